@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.tensors.difference import difference
+from trtdx.tensors.difference import measure_difference
 from trtdx.tensors.dtypes import DTYPES, numpy_dtype
 from trtdx.tensors.statistics import (
-    ROW,
-    Source,
+    STATISTICS_STRUCT,
+    TensorSource,
     content_hash,
     kernel_in_use,
     measure_into,
-    memory,
     source_from_array,
     source_from_torch,
-    statistics_of,
+    source_statistics,
     use_kernel,
+    view_memory,
 )
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ def measured(array: np.ndarray[Any, Any]) -> Callable[[], object]:
     return measuring(source_from_array(array))
 
 
-def measuring(source: Source) -> Callable[[], object]:
+def measuring(source: TensorSource) -> Callable[[], object]:
     code = DTYPES[source.dtype].code
-    row = bytearray(ROW.size)
+    row = bytearray(STATISTICS_STRUCT.size)
 
     def measure(_: Any = source.owner) -> int:  # the owner is kept as long as its address is used
         return measure_into(row, 0, source.address, source.elements, code)
@@ -95,8 +95,8 @@ def candidates(elements: int) -> dict[str, tuple[Callable[[], object], int]]:
         array = base.astype(numpy_dtype(dtype)) if dtype != "bool" else base > 0
         found[f"kernel {dtype}"] = measured(array), array.nbytes
     source = source_from_array(base)
-    found["xxh3-128"] = partial(content_hash, memory(source.address, source.bytes)), base.nbytes
-    found["kernel float32 + hash"] = partial(statistics_of, source), base.nbytes
+    found["xxh3-128"] = partial(content_hash, view_memory(source.address, source.bytes)), base.nbytes
+    found["kernel float32 + hash"] = partial(source_statistics, source), base.nbytes
     holes = base.copy()
     holes[::97] = np.nan
     found["kernel float32, 1 % NaN"] = measured(holes), base.nbytes
@@ -109,7 +109,10 @@ def candidates(elements: int) -> dict[str, tuple[Callable[[], object], int]]:
     near = base * np.float32(1.001)
     for one, other in (("float32", "float32"), ("bfloat16", "bfloat16"), ("float32", "bfloat16")):
         r, c = base.astype(numpy_dtype(one)), near.astype(numpy_dtype(other))
-        found[f"compare {one}, {other}"] = partial(difference, r, c, row_length=4096), r.nbytes + c.nbytes
+        found[f"compare {one}, {other}"] = (
+            partial(measure_difference, r, c, row_length=4096),
+            r.nbytes + c.nbytes,
+        )
     found["compare numpy idiom"] = partial(numpy_difference, few, near[: few.size]), 2 * few.nbytes
     return found
 
@@ -122,7 +125,7 @@ def small() -> dict[str, Callable[[], object]]:
     kernel = [measuring(source) for source in sources]
     return {
         "kernel": lambda: [measure() for measure in kernel],
-        "kernel and hash": lambda: [statistics_of(source) for source in sources],
+        "kernel and hash": lambda: [source_statistics(source) for source in sources],
         "torch idiom": lambda: [torch_idiom(tensor) for tensor in tensors],
         "numpy idiom": lambda: [numpy_idiom(tensor.numpy()) for tensor in tensors],
     }

@@ -112,13 +112,13 @@ class OursOnnx(OnnxWay):
         self.engine = OrtEngine(self.path, "**", threads=1)
 
     def capture(self) -> dict[str, int]:
-        from trtdx.capture.session.record import Recorder
-        from trtdx.capture.session.selection import Wanted
-        from trtdx.capture.store.writer import CaptureWriter, Header
+        from trtdx.capture.session.recorder import Recorder
+        from trtdx.capture.session.selection import CaptureSelection
+        from trtdx.capture.store.writer import CaptureHeader, CaptureWriter
         from trtdx.tensors.taps import parse_selector
 
-        engine, wanted = self.engine, Wanted(parse_selector(self.values) if self.values else None)
-        with CaptureWriter(self.folder, Header(engine="onnxruntime", selector="**")) as writer:
+        engine, wanted = self.engine, CaptureSelection(parse_selector(self.values) if self.values else None)
+        with CaptureWriter(self.folder, CaptureHeader(engine="onnxruntime", selector="**")) as writer:
             engine.sink = Recorder(writer, wanted, engine.places())
             self.inside, _ = timed(lambda: [engine.run(feed) for feed in self.reference.feeds])
         written = sum(each.stat().st_size for each in self.folder.iterdir())

@@ -193,7 +193,7 @@ class Nnsight(Way):
         else:
             with self.wrapped.trace(reference.ids) as tracer:
                 kept = tracer.cache().save()
-        return {"tensors": sum(len(visits) for visits in kept._cache.entries.values())}
+        return {"tensors": sum(len(visits) for visits in kept._rows_cache.entries.values())}
 
 
 class MsProbe(Way):

@@ -51,7 +51,7 @@ def ways_of(dtype: str, elements: int) -> dict[str, tuple[Callable[[], object], 
     """Return ways to compare two tensors, and how many bytes of both each looks at."""
     import torch
 
-    from trtdx.tensors.difference import difference
+    from trtdx.tensors.difference import measure_difference
     from trtdx.tensors.dtypes import numpy_dtype
 
     base = np.random.default_rng(0).standard_normal(elements).astype(np.float32)
@@ -66,8 +66,11 @@ def ways_of(dtype: str, elements: int) -> dict[str, tuple[Callable[[], object], 
     tensors = [torch.from_numpy(each[:few]).to(getattr(torch, dtype)) for each in (base, base * 1.001)]
     found: dict[str, tuple[Callable[[], object], int]] = {
         "memcpy of both": (copy, 2 * r.nbytes),
-        "kernel, all metrics": (partial(difference, r, c), 2 * r.nbytes),
-        "kernel, all metrics, rows of 4096": (partial(difference, r, c, row_length=4096), 2 * r.nbytes),
+        "kernel, all metrics": (partial(measure_difference, r, c), 2 * r.nbytes),
+        "kernel, all metrics, rows of 4096": (
+            partial(measure_difference, r, c, row_length=4096),
+            2 * r.nbytes,
+        ),
         "torch: four metrics": (partial(by_torch, *tensors), 2 * r.nbytes // 8),
         "torch.allclose": (partial(torch.allclose, *tensors, rtol=1e-2), 2 * r.nbytes // 8),
     }

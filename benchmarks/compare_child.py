@@ -63,7 +63,7 @@ def shapes(size: int) -> dict[str, tuple[int, ...]]:
 
 def write_captures(folder: Path, size: int) -> dict[str, Any]:
     """Write two captures that differ as two kernels' results do, each of about so many bytes."""
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.format import CaptureHeader
     from trtdx.capture.store.writer import CaptureWriter
     from trtdx.tensors.statistics import source_from_array
     from trtdx.tensors.taps import Place
@@ -71,8 +71,8 @@ def write_captures(folder: Path, size: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     total = 0
     with (
-        CaptureWriter(folder / "a", Header(engine="torch"), parquet=False) as ours,
-        CaptureWriter(folder / "b", Header(engine="torch"), parquet=False) as theirs,
+        CaptureWriter(folder / "a", CaptureHeader(engine="torch"), parquet=False) as ours,
+        CaptureWriter(folder / "b", CaptureHeader(engine="torch"), parquet=False) as theirs,
     ):
         for path, shape in shapes(size).items():
             right = rng.standard_normal(shape, np.float32)

@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.diagnose.promises import Promises
+from trtdx.diagnose.rule_examples import RuleExamples
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book
 
@@ -50,14 +50,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--misses", action="store_true", help="show what was answered wrongly")
     asked = parser.parse_args()
-    promises = Promises(load_book(RealHost()))
+    promises = RuleExamples(load_book(RealHost()))
     cases = read(asked.samples / "diagnose_cases.jsonl")
     top1 = top3 = grep = 0
     brier = 0.0
     by_category: defaultdict[str, list[bool]] = defaultdict(list)
     by_confidence: defaultdict[float, list[bool]] = defaultdict(list)
     for case in cases:
-        findings = promises.report_on(case["log"]).findings
+        findings = promises.diagnose_text(case["log"]).findings
         right = [mentions(said(finding), case["must_mention"]) for finding in findings[:3]]
         first = right[:1] == [True]
         top1, top3 = top1 + first, top3 + any(right)
@@ -72,7 +72,7 @@ def main() -> int:
     for case in read(asked.samples / "clean_logs.jsonl"):
         errors = [
             finding.code
-            for finding in promises.report_on(case["log"]).findings
+            for finding in promises.diagnose_text(case["log"]).findings
             if finding.severity.value == "error"
         ]
         alarms += [(case["id"], errors)] if errors else []

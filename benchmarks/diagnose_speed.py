@@ -260,7 +260,7 @@ def main() -> None:
         code = (
             "import sys, time\n"
             "from pathlib import Path\n"
-            "from trtdx.diagnose.match import Matcher\n"
+            "from trtdx.diagnose.matcher import Matcher\n"
             "from trtdx.diagnose.sources import sources\n"
             "from trtdx.host import RealHost\n"
             "from trtdx.knowledge.load import load_book\n"

@@ -21,10 +21,15 @@ from typing import Any
 import msgspec
 
 from trtdx.host import RealHost
-from trtdx.memory.compile.activation import blocks_of, compiled_activation, compiled_point, installed
+from trtdx.memory.compile.activation import (
+    blocks_from_setup,
+    compile_activation,
+    compile_point,
+    installed_tensorrt,
+)
 from trtdx.memory.compile.cache import CompileCache
 from trtdx.memory.ledger.plan import formula_activation
-from trtdx.memory.nouns import Dims, Formats, Layout, Limits, Running, Setup
+from trtdx.memory.nouns import Dims, Formats, ParallelLayout, RuntimeSettings, ServingLimits, Setup
 
 GOAL = 0.10
 
@@ -58,16 +63,16 @@ def setup_of(dims: Dims, tokens: int) -> Setup:
     return Setup(
         model="",
         dims=dims,
-        layout=Layout(),
+        layout=ParallelLayout(),
         formats=Formats(dtype="float16"),
-        limits=Limits(max_batch_size=1, max_num_tokens=tokens, max_seq_len=max(tokens, 2)),
-        running=Running(backend="tensorrt", gemm_plugin=False, attention_plugin=False),
+        limits=ServingLimits(max_batch_size=1, max_num_tokens=tokens, max_seq_len=max(tokens, 2)),
+        running=RuntimeSettings(backend="tensorrt", gemm_plugin=False, attention_plugin=False),
     )
 
 
 def compiled(setup: Setup) -> tuple[int, float]:
     began = time.perf_counter()
-    found = compiled_activation(setup)
+    found = compile_activation(setup)
     return found.points[-1].bytes, time.perf_counter() - began
 
 
@@ -96,11 +101,11 @@ def by_layers(dims: Dims) -> list[dict[str, int]]:
     """Compile 1, 2 and 4 layers of one model at a short and a long step."""
     rows = []
     for tokens in (512, 4096):
-        blocks = blocks_of(setup_of(dims, tokens), tokens)
+        blocks = blocks_from_setup(setup_of(dims, tokens), tokens)
         row = {"tokens": tokens}
         for layers in (1, 2, 4):
             each = msgspec.structs.replace(blocks, layers=layers)
-            point = compiled_point(each, CompileCache(RealHost()), (*installed(), "8.9"), None, None)
+            point = compile_point(each, CompileCache(RealHost()), (*installed_tensorrt(), "8.9"), None, None)
             row[str(layers)] = point.bytes
         rows.append(row)
     return rows

@@ -12,18 +12,18 @@ import time
 from typing import TYPE_CHECKING
 
 from trtdx.host import RealHost
-from trtdx.memory.advice.advice import advise
-from trtdx.memory.advice.target import Target, reach
-from trtdx.memory.ledger.frontier import frontier
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.question.flags import flags_from
+from trtdx.memory.advice.advice import advise_changes
+from trtdx.memory.advice.target import TargetLoad, reach_target
+from trtdx.memory.ledger.frontier import compute_frontier
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.question.flags import artifact_from_flags
 from trtdx.memory.question.gpus import all_devices
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trtdx.memory.nouns import Ledger, Setup
+    from trtdx.memory.nouns import MemoryLedger, Setup
 
 CASES = (
     ("Llama-3.1-8B", "H100", ()),
@@ -43,9 +43,9 @@ class Counting:
     def __init__(self) -> None:
         self.plans = 0
 
-    def __call__(self, setup: Setup) -> Ledger:
+    def __call__(self, setup: Setup) -> MemoryLedger:
         self.plans += 1
-        return plan(setup)
+        return plan_memory(setup)
 
 
 def timed(work: Callable[[Counting], object], rounds: int) -> tuple[float, float, int]:
@@ -66,13 +66,15 @@ def main() -> None:
     print(f"{'set-up':44} {'what':18} {'median ms':>9} {'worst ms':>9} {'plans':>6}")
     slowest = 0.0
     for model, gpu, words in CASES:
-        setup = setup_from(RealHost(), Asked(model=model, gpu=gpu, flags=flags_from({}, words))).setup
+        setup = resolve_setup(
+            RealHost(), MemoryRequest(model=model, gpu=gpu, flags=artifact_from_flags({}, words))
+        ).setup
         devices = all_devices()
         works: dict[str, Callable[[Counting], object]] = {
-            "frontier": lambda planner, s=setup: frontier(s, planner=planner),
-            "frontier, 64 x 6": lambda planner, s=setup: frontier(s, lengths=DENSE, planner=planner),
-            "advice": lambda planner, s=setup, d=devices: advise(s, planner(s), d, planner),
-            "target": lambda planner, s=setup, d=devices: reach(s, Target(256, 16384), d, planner),
+            "frontier": lambda planner, s=setup: compute_frontier(s, planner=planner),
+            "frontier, 64 x 6": lambda planner, s=setup: compute_frontier(s, lengths=DENSE, planner=planner),
+            "advice": lambda planner, s=setup, d=devices: advise_changes(s, planner(s), d, planner),
+            "target": lambda planner, s=setup, d=devices: reach_target(s, TargetLoad(256, 16384), d, planner),
         }
         for name, work in works.items():
             median, worst, plans = timed(work, rounds)

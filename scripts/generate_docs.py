@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.cli.main import app
-from trtdx.diagnose.run import diagnose
-from trtdx.diagnose.sources import sources as find_sources
+from trtdx.compare.report.comparison_report import ComparisonReport
+from trtdx.diagnose.run import diagnose_sources
+from trtdx.diagnose.sources import open_sources as find_sources
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
+from trtdx.inspect.agreements import agreement_table
 from trtdx.knowledge.load import load_book
-from trtdx.memory.logs.refine import with_memory_figures
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
+from trtdx.memory.report.schema import MemoryDocument
+from trtdx.model import Report
 from trtdx.render import render_text
-from trtdx.render.json import schema
-from trtdx.rule import Harm
+from trtdx.render.json import schema_of_report
+from trtdx.rule import RuleHarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.agreements.agreement import Agreement
 
 ROOT = Path(__file__).parent.parent
+REPORTS = {"report": Report, "memory": MemoryDocument, "compare": ComparisonReport}
 NOTE = "<!-- Made by scripts/generate_docs.py. Do not edit. -->"
 
 
@@ -56,10 +60,10 @@ def rules_page() -> str:
 
 
 HARMS = {
-    Harm.SILENT: "wrong output, in silence",
-    Harm.LOAD: "fails to convert, build or load",
-    Harm.REQUEST: "a request fails",
-    Harm.SLOW: "slow, or wastes memory",
+    RuleHarm.SILENT: "wrong output, in silence",
+    RuleHarm.LOAD: "fails to convert, build or load",
+    RuleHarm.REQUEST: "a request fails",
+    RuleHarm.SLOW: "slow, or wastes memory",
 }
 
 
@@ -68,10 +72,10 @@ def agreements_page() -> str:
     parts = [
         NOTE,
         "# What must agree",
-        f"The {len(table())} agreements that `trtdx inspect` checks, by what breaks when one is violated. `trtdx explain CODE` says which side to change.",
+        f"The {len(agreement_table())} agreements that `trtdx inspect` checks, by what breaks when one is violated. `trtdx explain CODE` says which side to change.",
     ]
     for harm, words in HARMS.items():
-        rows = [row for row in table() if book.get(row.code).front.harm is harm]
+        rows = [row for row in agreement_table() if book.get(row.code).front.harm is harm]
         parts.append(f"## {words.capitalize()} ({len(rows)})")
         parts.append(
             "\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)])
@@ -105,12 +109,20 @@ def _help(name: str, command: Any, parent: Any) -> Iterator[str]:
     ) as context:
         yield f"## `{name}`"
         yield f"```text\n{command.get_help(context).strip()}\n```"
-        for child in sorted(getattr(command, "commands", {})):
-            yield from _help(f"{name} {child}", command.commands[child], context)
+        for child, subcommand in sorted(getattr(command, "commands", {}).items()):
+            if not subcommand.hidden:
+                yield from _help(f"{name} {child}", subcommand, context)
 
 
-def schema_page() -> str:
-    return msgspec.json.format(msgspec.json.encode(schema(), order="sorted"), indent=2).decode() + "\n"
+def schema_pages() -> dict[str, str]:
+    """Return the JSON schema of each type of report, by file."""
+    return {
+        f"docs/{name}.schema.json": msgspec.json.format(
+            msgspec.json.encode(schema_of_report(kind), order="sorted"), indent=2
+        ).decode()
+        + "\n"
+        for name, kind in REPORTS.items()
+    }
 
 
 def readme() -> str:
@@ -118,7 +130,7 @@ def readme() -> str:
 
     def real(found: re.Match[str]) -> str:
         sources, _ = find_sources(RealHost(), [found[2]])
-        return f"{found[1]}{render_text(diagnose(sources, load_book(RealHost()), refine=with_memory_figures)).strip()}\n```"
+        return f"{found[1]}{render_text(diagnose_sources(sources, load_book(RealHost()), refine=with_memory_figures)).strip()}\n```"
 
     old = (ROOT / "README.md").read_text()
     return re.sub(r"(\$ trtdx diagnose (\S+)\n).*?```", real, old, count=1, flags=re.DOTALL)
@@ -131,7 +143,7 @@ def main() -> int:
         "docs/rules.md": rules_page(),
         "docs/agreements.md": agreements_page(),
         "docs/cli.md": cli_page(),
-        "docs/report.schema.json": schema_page(),
+        **schema_pages(),
     }
     checking = "--check" in sys.argv
     stale = [name for name, text in made.items() if not Path(name).exists() or Path(name).read_text() != text]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import settings
 
 from trtdx.cli.main import main
-from trtdx.diagnose.run import diagnose, text_source
+from trtdx.diagnose.run import diagnose_sources, source_from_text
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book
-from trtdx.memory.logs.refine import with_memory_figures
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
 from trtdx.rule import RuleBook, parse_rule
 
 # Speed is measured in benchmarks/, never asserted: a loaded machine is no fault.
@@ -41,8 +41,8 @@ def book() -> RuleBook:
 @pytest.fixture(scope="session")
 def ask(book):
     """Ask for the report on a text with the packaged rules."""
-    return lambda *texts: diagnose(
-        [text_source(text, f"log{number}") for number, text in enumerate(texts)],
+    return lambda *texts: diagnose_sources(
+        [source_from_text(text, f"log{number}") for number, text in enumerate(texts)],
         book,
         refine=with_memory_figures,
     )

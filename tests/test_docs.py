@@ -74,7 +74,11 @@ def test_every_shell_example_of_the_docs_runs(page, desk, capfd, monkeypatch):
         Path("server.log").write_bytes(trace_log(monkeypatch))
     if page == "compare":
         for name in ("good-run", "run-of-today", "capture-of-the-engine"):
-            desk(shlex.split(f"trtdx capture ./model --ids 1,15,27 --tokens 2 --values '**' --out {name}"))
+            desk(
+                shlex.split(
+                    f"trtdx capture ./model --tokens 1,15,27 --new-tokens 2 --values '**' --out {name}"
+                )
+            )
     given = commands_of(page)
     assert given
     for words, piped in given:

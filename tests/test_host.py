@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
-from trtdx.host import Completed, RealHost, RecordedHost, fork, start
-from trtdx.optional import need
+from trtdx.host import CommandResult, RealHost, RecordedHost, fork_process, start_process
+from trtdx.optional import import_optional
 
 
 @pytest.fixture(params=["real", "recorded"])
@@ -54,7 +54,9 @@ def test_commands_end_or_are_ended():
 
 
 def test_a_recording_answers_what_it_holds_and_says_what_it_does_not():
-    host = RecordedHost(commands=[Completed(("nvidia-smi",), 0, b"H100")], environment={"A": "1"}, now=5.0)
+    host = RecordedHost(
+        commands=[CommandResult(("nvidia-smi",), 0, b"H100")], environment={"A": "1"}, now=5.0
+    )
     assert host.run(["nvidia-smi"], timeout_s=1).stdout == b"H100"
     assert host.run(["nvidia-smi", "-q"], timeout_s=1).problem == "not in the recording"
     host.sleep(2)
@@ -73,17 +75,17 @@ def test_an_absent_package_is_told_from_a_broken_one(tmp_path, monkeypatch):
         "raise ImportError('libfoo.so.1: cannot open shared object file')"
     )
     with pytest.raises(MissingExtraError, match="absentpackage is needed to fly") as missing:
-        need("absentpackage", extra="wings", to="fly")
+        import_optional("absentpackage", extra="wings", purpose="fly")
     assert "[wings]" in missing.value.fix
     with pytest.raises(BrokenExtraError, match=r"does not load: libfoo\.so\.1"):
-        need("brokenpackage", extra="wings", to="fly")
-    assert need("json", extra="x", to="y").dumps(1) == "1"
+        import_optional("brokenpackage", extra="wings", purpose="fly")
+    assert import_optional("json", extra="x", purpose="y").dumps(1) == "1"
 
 
 def test_a_started_command_keeps_its_pipes_and_tells_its_end():
     ours, theirs = os.pipe()
     script = f"import os; os.write({theirs}, b'kept'); print('printed'); raise SystemExit(3)"
-    child = start([sys.executable, "-c", script], output=theirs, keep=(theirs,))
+    child = start_process([sys.executable, "-c", script], output_fd=theirs, inherited_fds=(theirs,))
     os.close(theirs)
     assert child.wait(30) == 3
     with os.fdopen(ours, "rb") as pipe:
@@ -97,13 +99,13 @@ def test_a_copy_of_this_process_never_comes_back():
         reached.append(1)
         raise RuntimeError("not seen by the caller")
 
-    child = fork(work)
+    child = fork_process(work)
     assert child.wait(30) == 1
     assert not reached
 
 
 def test_what_runs_beside_us_can_be_ended():
-    child = fork(signal.pause)
+    child = fork_process(signal.pause)
     assert child.status() is None
     child.kill()
     assert child.wait(30) == -signal.SIGKILL

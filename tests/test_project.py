@@ -48,11 +48,14 @@ def test_every_python_example_of_the_docs_runs(how, code, tmp_path):
 
 def test_every_command_is_in_the_docs():
     text = (ROOT / "docs" / "cli.md").read_text()
-    captures = ("run", "show", "query", "import", "export", "replay", "build")
-    for command in (
-        "diagnose", "inspect", "compare", "memory", "explain", "rules list", "rules show", "rules check", "rules new", "capture",
-        *(f"capture {name}" for name in captures),
-    ):  # fmt: skip
+    groups = {
+        "rules": ("list", "show", "check", "new"),
+        "capture": ("show", "query", "import", "export", "replay", "build"),
+        "compare": ("bisect", "reduce", "baseline", "precision"),
+        "memory": ("frontier", "log", "calibrate"),
+    }
+    below = [f"{group} {name}" for group, names in groups.items() for name in names]
+    for command in ("diagnose", "inspect", "explain", *groups, *below):
         assert f"## `trtdx {command}`" in text
 
 
@@ -108,8 +111,8 @@ LAYERS = (
     ("testing",),
     ("cli",),
 )
-# The package itself and pytest's entry point hand out what lies in rooms; they are imported by nobody.
-ENTRIES = {"__init__.py", "__main__.py", "pytest_plugin.py"}
+# The package, its Python API and pytest's entry point hand out what lies in rooms, imported when it is asked for.
+ENTRIES = {"__init__.py", "__main__.py", "api.py", "pytest_plugin.py"}
 
 
 def test_imports_point_one_way():
@@ -153,7 +156,7 @@ PAST_THE_HOST = {
     "cli/output.py": "colour is a matter of the terminal it runs in, whatever is replayed",
     "engines/tensorrt_llm/cpu.py": "sets variables for a library that is loaded into this process",
     "capture/store/writer.py": "stamps a capture of tensors, which no case records",
-    "testing/judging.py": "stamps a golden file, which no case records",
+    "testing/golden_judgement.py": "stamps a golden file, which no case records",
     "knowledge/load.py": "the rule pages are trtdx's own, and so is the cache of them",
     "memory/compile/activation.py": "hands TensorRT's builder, another process, a script in a temporary folder",
     "memory/report/frontier_chart.py": "writes the chart that was asked for",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.redact import MARK, redacted, without_hosts
+from trtdx.redact import MARK, redact_hosts, redact_secrets
 
 SECRETS = [
     "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
@@ -21,7 +21,7 @@ SECRETS = [
     "around", ["{}", "token {} in use", "HF_TOKEN={}", '"key": "{}",', "https://host/x?token={}&y=1"]
 )
 def test_known_tokens_are_taken_out_wherever_they_stand(secret, around):
-    assert secret not in redacted(around.format(secret))
+    assert secret not in redact_secrets(around.format(secret))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_known_tokens_are_taken_out_wherever_they_stand(secret, around):
     ],
 )
 def test_secrets_by_their_place_are_taken_out(text, hidden):
-    clean = redacted(text)
+    clean = redact_secrets(text)
     assert hidden not in clean
     assert MARK in clean
 
@@ -68,7 +68,7 @@ def test_secrets_by_their_place_are_taken_out(text, hidden):
     ],
 )
 def test_ordinary_lines_stay_as_they_are(text):
-    assert redacted(text) == text
+    assert redact_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -81,27 +81,27 @@ def test_ordinary_lines_stay_as_they_are(text):
     ],
 )
 def test_hosts_are_hidden_where_launchers_put_them(line, hidden):
-    assert hidden not in without_hosts(line)
+    assert hidden not in redact_hosts(line)
     assert (
-        without_hosts("terminate called after throwing an instance of 'c10::Error' in std::vector")
+        redact_hosts("terminate called after throwing an instance of 'c10::Error' in std::vector")
         == "terminate called after throwing an instance of 'c10::Error' in std::vector"
     )
 
 
 def test_a_key_without_an_end_takes_only_key_lines_along():
     assert (
-        redacted("loading -----BEGIN PRIVATE KEY----- failed\nCUDA out of memory")
+        redact_secrets("loading -----BEGIN PRIVATE KEY----- failed\nCUDA out of memory")
         == f"loading {MARK} failed\nCUDA out of memory"
     )
 
 
 def test_hosts_and_addresses_are_hidden_when_asked():
     line = "gpu-node-17:2201:2310 [0] NCCL INFO Bootstrap : Using eth0:10.12.0.5<0> peer=gpu-node-18 at fe80:0:0:0:1:2:3:4 and db.corp.example.com"
-    clean = without_hosts(line)
+    clean = redact_hosts(line)
     for hidden in ("gpu-node-17", "10.12.0.5", "gpu-node-18", "fe80:0:0", "db.corp.example.com"):
         assert hidden not in clean
     assert (
-        without_hosts("curl http://127.0.0.1:8000 on localhost, see github.com")
+        redact_hosts("curl http://127.0.0.1:8000 on localhost, see github.com")
         == "curl http://127.0.0.1:8000 on localhost, see github.com"
     )
 
@@ -123,6 +123,6 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_redacting_twice_is_redacting_once(text):
-    once = redacted(text)
-    assert redacted(once) == once
-    assert without_hosts(without_hosts(once)) == without_hosts(once)
+    once = redact_secrets(text)
+    assert redact_secrets(once) == once
+    assert redact_hosts(redact_hosts(once)) == redact_hosts(once)

@@ -47,7 +47,7 @@ class Opened:
     def side(
         self, text: str, question: Question, forced: list[list[int]] | None, *, keep: bool = False
     ) -> Any:
-        from trtdx.compare.sides.side import Question as Asked
+        from trtdx.compare.sides.side import ComparisonQuestion as Asked
         from trtdx.compare.sides.side import open_side, parse_side
         from trtdx.host import RealHost
 

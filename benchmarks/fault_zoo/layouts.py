@@ -30,14 +30,14 @@ def _steps(capture: Any) -> dict[int, list[Any]]:
 
 def rewritten(source: Path, folder: Path, change: Any) -> None:
     """Write a capture anew: `change(records, values)` yields (place, array) for each step."""
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.format import CaptureHeader
     from trtdx.capture.store.reader import Capture
     from trtdx.capture.store.writer import CaptureWriter
     from trtdx.tensors.statistics import source_from_array
 
     with Capture(source) as capture:
         header = capture.header
-        copied = Header(
+        copied = CaptureHeader(
             run=header.run, engine=header.engine, selector=header.selector, details=header.details
         )
         with CaptureWriter(folder, copied, parquet=False) as writer:
@@ -108,7 +108,7 @@ def beams(records: list[Any], values: Any) -> Any:
 
 def in_stages(source: Path, folder: Path, *, local: bool) -> None:
     """Write a capture anew as two stages of a pipeline: ranks that have half of the layers each, perhaps counted from 0."""
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.format import CaptureHeader
     from trtdx.capture.store.reader import Capture
     from trtdx.capture.store.writer import CaptureWriter
     from trtdx.tensors.statistics import source_from_array
@@ -117,7 +117,7 @@ def in_stages(source: Path, folder: Path, *, local: bool) -> None:
         header, notes = capture.header, {note.step: note.data for note in capture.notes()}
         count = 1 + max(_layer(record.name)[1] for record in capture.records())
         for rank in range(STAGES):
-            own = Header(run=header.run, engine=header.engine, selector=header.selector, rank=rank,
+            own = CaptureHeader(run=header.run, engine=header.engine, selector=header.selector, rank=rank,
                          details={**header.details, "pipeline_parallel": STAGES})  # fmt: skip
             with CaptureWriter(folder, own, parquet=False) as writer:
                 for step, records in _steps(capture).items():

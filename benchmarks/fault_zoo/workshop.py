@@ -118,11 +118,13 @@ class Workshop:
         key = f"tokens/{folder.parent.name}-{folder.name}-{question.key}.json"
 
         def make(path: Path) -> None:
-            from trtdx.engines.generate import generate
+            from trtdx.engines.generate import generate_tokens
             from trtdx.engines.torch.engine import TorchEngine
 
             with TorchEngine(folder, threads=1, attention="eager") as engine:
-                steps = [step.tokens.tolist() for step in generate(engine, question.rows(), question.steps)]
+                steps = [
+                    step.tokens.tolist() for step in generate_tokens(engine, question.rows(), question.steps)
+                ]
             path.write_text(json.dumps(steps))
 
         return json.loads(self.once(key, make).read_text())
@@ -147,29 +149,29 @@ def record(
     """Write a capture of a generation with forced tokens; `padding` more columns are put on the left of all rows."""
     import msgspec
 
-    from trtdx.capture.session.record import Recorder
-    from trtdx.capture.session.selection import Wanted
-    from trtdx.capture.session.steps import Session
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.session.recorder import Recorder
+    from trtdx.capture.session.selection import CaptureSelection
+    from trtdx.capture.session.steps import CaptureSession
+    from trtdx.capture.store.format import CaptureHeader
     from trtdx.capture.store.writer import CaptureWriter
-    from trtdx.engines.generate import cache_names, start_state
+    from trtdx.engines.generate import cache_outputs_by_input, initial_state
     from trtdx.engines.torch.engine import TorchEngine
     from trtdx.tensors.taps import parse_selector
 
     with TorchEngine(model, MODULES, compiled=compiled) as engine:
         parallel = {"tensor_parallel": of_ranks} if of_ranks > 1 else {}
         details = msgspec.to_builtins(
-            {**engine.details, "caches": cache_names(engine), **parallel}, enc_hook=str
+            {**engine.details, "caches": cache_outputs_by_input(engine), **parallel}, enc_hook=str
         )
         if ready:
             ready()
-        header = Header(run=run, engine="torch", selector=EVERYTHING, rank=rank, details=details)
+        header = CaptureHeader(run=run, engine="torch", selector=EVERYTHING, rank=rank, details=details)
         with CaptureWriter(folder, header, parquet=False) as writer:
-            recorder = Recorder(writer, Wanted(values=parse_selector(EVERYTHING)), engine.places())
-            session = Session(engine, writer, recorder)
+            recorder = Recorder(writer, CaptureSelection(values=parse_selector(EVERYTHING)), engine.places())
+            session = CaptureSession(engine, writer, recorder)
             longest = max(map(len, rows)) + padding
             tokens = np.array([[0] * (longest - len(row)) + row for row in rows])
             mask = np.array([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
-            start = start_state(engine, tokens, attention_mask=mask)
+            start = initial_state(engine, tokens, attention_mask=mask)
             for _ in session.generate(start, len(forced), forced=np.array(forced, np.int64).T):
                 pass

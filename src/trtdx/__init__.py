@@ -7,23 +7,66 @@ from typing import TYPE_CHECKING, Any
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
-    from trtdx.compare.report.notebook import Comparison as Comparison
-    from trtdx.compare.report.notebook import compare as compare
+    from trtdx.api import CapturedRun as CapturedRun
+    from trtdx.api import capture as capture
+    from trtdx.api import compare as compare
+    from trtdx.api import diagnose as diagnose
+    from trtdx.api import evaluate as evaluate
+    from trtdx.api import inspect as inspect
+    from trtdx.api import memory as memory
+    from trtdx.compare.notebook import Comparison as Comparison
+    from trtdx.errors import TrtdxError as TrtdxError
+    from trtdx.model import Evidence as Evidence
+    from trtdx.model import Finding as Finding
+    from trtdx.model import Fix as Fix
+    from trtdx.model import Report as Report
+    from trtdx.model import Section as Section
+    from trtdx.model import Severity as Severity
+    from trtdx.model import Stage as Stage
+    from trtdx.model import Summary as Summary
+    from trtdx.model import Symptom as Symptom
+    from trtdx.model import Where as Where
 
-__all__ = ["Comparison", "__version__", "compare"]
+__all__ = [
+    "CapturedRun",
+    "Comparison",
+    "Evidence",
+    "Finding",
+    "Fix",
+    "Report",
+    "Section",
+    "Severity",
+    "Stage",
+    "Summary",
+    "Symptom",
+    "TrtdxError",
+    "Where",
+    "__version__",
+    "capture",
+    "compare",
+    "diagnose",
+    "evaluate",
+    "inspect",
+    "memory",
+]
+_PACKAGES = ("capture", "compare", "diagnose", "inspect", "memory")  # callable: see api.py
 
 
 def __getattr__(name: str) -> Any:
     """Import what is heavier than the version when it is first asked for."""
-    if name == "compare":
+    if name not in __all__:
+        raise AttributeError(f"module 'trtdx' has no attribute {name!r}")
+    if name in _PACKAGES:
         import importlib
 
-        return importlib.import_module("trtdx.compare")  # callable: see there
+        return importlib.import_module(f"trtdx.{name}")
     if name == "Comparison":
-        from trtdx.compare.report.notebook import Comparison
+        from trtdx.compare.notebook import Comparison
 
         return Comparison
-    raise AttributeError(f"module 'trtdx' has no attribute {name!r}")
+    from trtdx import api, errors, model
+
+    return next(getattr(module, name) for module in (api, errors, model) if hasattr(module, name))
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,7 @@ import msgspec
 
 from trtdx.errors import CaseError
 from trtdx.host import RecordedHost
-from trtdx.redact import redacted
+from trtdx.redact import redact_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.model import Report
 
-RECORDS = "case.jsonl"
-SUFFIX = ".trtdx"
+RECORDS_FILE = "case.jsonl"
+CASE_SUFFIX = ".trtdx"
 CASE_VERSION = 1
-MOST_FILES = 10_000
-MOST_BYTES = 512 << 20  # a packed case is held in memory while it is read
+MAX_CASE_FILES = 10_000
+MAX_CASE_BYTES = 512 << 20  # a packed case is held in memory while it is read
 
 
-class Record(msgspec.Struct, frozen=True):
+class CaseRecord(msgspec.Struct, frozen=True):
     """One line of `case.jsonl`."""
 
     kind: str  # created, command, file, report, note
@@ -43,37 +43,37 @@ class Record(msgspec.Struct, frozen=True):
 class CaseWriter:
     """Adds evidence to a case folder; whatever happens, what was added stays readable."""
 
-    def __init__(self, host: Host, folder: str, redact: Callable[[str], str] = redacted) -> None:
+    def __init__(self, host: Host, folder: str, redact: Callable[[str], str] = redact_secrets) -> None:
         self._host, self._folder, self._redact = host, Path(folder), redact
-        if host.kind(str(self._folder / RECORDS)) == "absent":
+        if host.kind(str(self._folder / RECORDS_FILE)) == "absent":
             if host.kind(folder) == "file" or (host.kind(folder) == "directory" and host.files(folder)):
                 raise CaseError(f"{folder} is there and is not a case", fix="name a new folder")
             self.record("created", {"case_version": CASE_VERSION})
 
     def record(self, kind: str, data: Any) -> None:
-        line = msgspec.json.encode(Record(kind, self._host.now(), self._clean(data)))
-        self._host.append(str(self._folder / RECORDS), line + b"\n")
+        line = msgspec.json.encode(CaseRecord(kind, self._host.now(), self._redact_data(data)))
+        self._host.append(str(self._folder / RECORDS_FILE), line + b"\n")
 
-    def keeping(self, name: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
+    def copy_log(self, name: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the blocks of a log while adding them under `files/`, redacted line by line."""
         safe = self._free_name(name)
         self.record("file", {"name": safe, "from": name})
         target = str(self._folder / "files" / safe)
         pending = b""
         for block in blocks:
-            lines, pending = _whole_lines(pending + block)
-            self._keep(target, lines)
+            lines, pending = _split_at_last_newline(pending + block)
+            self._append_redacted(target, lines)
             yield block
-        self._keep(target, pending)
+        self._append_redacted(target, pending)
 
-    def _clean(self, data: Any) -> Any:
+    def _redact_data(self, data: Any) -> Any:
         if isinstance(data, str):
             return self._redact(data)
         if isinstance(data, dict):
-            return {key: self._clean(value) for key, value in data.items()}
-        return [self._clean(value) for value in data] if isinstance(data, (list, tuple)) else data
+            return {key: self._redact_data(value) for key, value in data.items()}
+        return [self._redact_data(value) for value in data] if isinstance(data, (list, tuple)) else data
 
-    def _keep(self, target: str, data: bytes) -> None:
+    def _append_redacted(self, target: str, data: bytes) -> None:
         self._host.append(target, self._redact(data.decode("utf-8", "replace")).encode())
 
     def add_report(self, report: Report) -> None:
@@ -105,21 +105,21 @@ class Case:
     def __init__(self, name: str, host: Host, root: str) -> None:
         self.name, self.host, self._root = name, host, root
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CaseRecord]:
         """Return all whole records; a last line that was cut off by a kill is left out."""
-        with self.host.open(f"{self._root}{RECORDS}") as stream:
+        with self.host.open(f"{self._root}{RECORDS_FILE}") as stream:
             lines = stream.read().splitlines()
-        return [record for record in map(_record, lines) if record is not None]
+        return [record for record in map(_parse_record, lines) if record is not None]
 
-    def texts(self) -> list[str]:
+    def text_paths(self) -> list[str]:
         """Return the paths, for `host`, of the texts in the case."""
         return [path for path in self.host.files(f"{self._root}files") if not path.endswith(".part")]
 
 
 def is_case(host: Host, path: str) -> bool:
     if host.kind(path) == "directory":
-        return host.kind(str(Path(path) / RECORDS)) == "file"
-    return path.endswith(SUFFIX) and host.kind(path) == "file"
+        return host.kind(str(Path(path) / RECORDS_FILE)) == "file"
+    return path.endswith(CASE_SUFFIX) and host.kind(path) == "file"
 
 
 def open_case(host: Host, path: str) -> Case:
@@ -135,8 +135,8 @@ def open_case(host: Host, path: str) -> Case:
         raise CaseError(
             f"{path} is not a readable case: {err}", fix="ask for it again, or for the case folder"
         ) from err
-    if RECORDS not in files:
-        raise CaseError(f"{path} holds no {RECORDS}, so it is not a case")
+    if RECORDS_FILE not in files:
+        raise CaseError(f"{path} holds no {RECORDS_FILE}, so it is not a case")
     return Case(
         path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/"
     )
@@ -144,9 +144,9 @@ def open_case(host: Host, path: str) -> Case:
 
 def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, bytes]]:
     members = [member for member in archive.infolist() if not member.is_dir()]
-    if len(members) > MOST_FILES or sum(member.file_size for member in members) > MOST_BYTES:
+    if len(members) > MAX_CASE_FILES or sum(member.file_size for member in members) > MAX_CASE_BYTES:
         raise CaseError(
-            f"{path} claims more than a case may hold ({MOST_FILES} files, {MOST_BYTES >> 20} MiB)"
+            f"{path} claims more than a case may hold ({MAX_CASE_FILES} files, {MAX_CASE_BYTES >> 20} MiB)"
         )
     for member in members:
         parts = PurePosixPath(member.filename).parts
@@ -159,14 +159,14 @@ def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str,
         yield str(PurePosixPath(*parts)), content
 
 
-def _record(line: bytes) -> Record | None:
+def _parse_record(line: bytes) -> CaseRecord | None:
     try:
-        return msgspec.json.decode(line, type=Record)
+        return msgspec.json.decode(line, type=CaseRecord)
     except msgspec.DecodeError:
         return None
 
 
-def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
+def _split_at_last_newline(data: bytes) -> tuple[bytes, bytes]:
     """Return the data up to its last line end, and the rest; a line without end is cut at a mebibyte."""
     cut = data.rfind(b"\n") + 1
     if cut == 0 and len(data) > 1 << 20:

@@ -6,7 +6,7 @@ TrtdxError                the user can act; printed without a traceback, exit st
 ├── UnknownNameError      a code, slug or command nobody knows; carries the nearest ones
 ├── CaseError             a case folder or file cannot be read or written
 ├── CaptureError          a capture cannot be read or written (capture/store/format.py)
-├── NotFiniteError        a watched run met a NaN or an infinity (capture/session/record.py)
+├── NotFiniteError        a watched run met a NaN or an infinity (capture/session/recorder.py)
 ├── EvaluationError       an engine cannot compute a model to its end (engines/errors.py)
 ├── BuildError            TensorRT cannot compile a network (engines/tensorrt/build/errors.py)
 ├── MissingExtraError     an optional package is not installed
@@ -44,7 +44,7 @@ class RulePageError(TrtdxError):
 MOST_BEGINNINGS = 10
 
 
-def _nearest(name: str, known: Sequence[str]) -> list[str]:
+def _nearest_names(name: str, known: Sequence[str]) -> list[str]:
     """Return the names that begin as this one does, else those of which a word does, else those spelt much like it."""
     prefix = name.strip().lower()
     spelt = {candidate.lower(): candidate for candidate in sorted(known)}
@@ -59,7 +59,7 @@ class UnknownNameError(TrtdxError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], *, known_as: str = "") -> None:
         names = list(known)
-        near = _nearest(name, names)
+        near = _nearest_names(name, names)
         few = f"one of {', '.join(names)}" if 0 < len(names) <= MOST_BEGINNINGS else ""
         fix = f"did you mean {' or '.join(near)}?" if near else known_as or few
         super().__init__(f"no {kind} is called {name!r}", fix=fix)
@@ -69,15 +69,15 @@ class CaseError(TrtdxError):
     pass
 
 
-class _ExtraError(TrtdxError):
+class _OptionalPackageError(TrtdxError):
     def __str__(self) -> str:
         """The fix is in the text: a script's traceback shows nothing else."""
         return f"{self.message}: {self.fix}" if self.fix else self.message
 
 
-class MissingExtraError(_ExtraError):
+class MissingExtraError(_OptionalPackageError):
     pass
 
 
-class BrokenExtraError(_ExtraError):
+class BrokenExtraError(_OptionalPackageError):
     pass

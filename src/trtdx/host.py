@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-class Completed(msgspec.Struct, frozen=True):
+class CommandResult(msgspec.Struct, frozen=True):
     """How a command ended."""
 
     argv: tuple[str, ...]
@@ -42,7 +42,7 @@ class Completed(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Child:
+class ChildProcess:
     """A process of ours that runs beside us, at the head of a session of its own."""
 
     def __init__(self, pid: int, poll: Callable[[], int | None]) -> None:
@@ -70,20 +70,20 @@ class Child:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def start(argv: Sequence[str], *, output: int, keep: Sequence[int]) -> Child:
+def start_process(argv: Sequence[str], *, output_fd: int, inherited_fds: Sequence[int]) -> ChildProcess:
     """Start a command that prints into the pipe `output` and inherits the descriptors `keep`."""
     process = subprocess.Popen(
         list(argv),
         stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=tuple(keep),
+        stdout=output_fd,
+        stderr=output_fd,
+        pass_fds=tuple(inherited_fds),
         start_new_session=True,
     )
-    return Child(process.pid, process.poll)
+    return ChildProcess(process.pid, process.poll)
 
 
-def fork(work: Callable[[], None]) -> Child:
+def fork_process(work: Callable[[], None]) -> ChildProcess:
     """Start a copy of this process that does the work and ends; for what cannot be sent to a new process."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -105,7 +105,7 @@ def fork(work: Callable[[], None]) -> Child:
                 ended.append(os.waitstatus_to_exitcode(status))
         return ended[0] if ended else None
 
-    return Child(pid, poll)
+    return ChildProcess(pid, poll)
 
 
 class Host(Protocol):
@@ -138,7 +138,7 @@ class Host(Protocol):
     def append(self, path: str, data: bytes) -> None:
         """Add to the end of a file, in one write where the system takes it whole."""
 
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
         """Run a command to its end or its timeout, keeping its output."""
 
     def environment(self) -> Mapping[str, str]:
@@ -221,13 +221,13 @@ class RealHost:
         except OSError as err:
             raise InputError(f"cannot write {path}: {err.strerror or err}") from err
 
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
         try:
             done = subprocess.run(
                 list(argv), capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
             )
         except subprocess.TimeoutExpired as late:
-            return Completed(
+            return CommandResult(
                 tuple(argv),
                 None,
                 late.stdout or b"",
@@ -235,8 +235,8 @@ class RealHost:
                 f"did not end within {timeout_s:g} s",
             )
         except OSError as err:
-            return Completed(tuple(argv), None, problem=f"could not be started: {err.strerror or err}")
-        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
+            return CommandResult(tuple(argv), None, problem=f"could not be started: {err.strerror or err}")
+        return CommandResult(tuple(argv), done.returncode, done.stdout, done.stderr)
 
     def environment(self) -> Mapping[str, str]:
         return dict(os.environ)
@@ -255,7 +255,7 @@ class RecordedHost:
         self,
         files: Mapping[str, bytes] | None = None,
         *,
-        commands: Sequence[Completed] = (),
+        commands: Sequence[CommandResult] = (),
         environment: Mapping[str, str] | None = None,
         now: float = 0.0,
     ) -> None:
@@ -297,8 +297,10 @@ class RecordedHost:
     def append(self, path: str, data: bytes) -> None:
         self._files[path] = self._files.get(path, b"") + data
 
-    def run(self, argv: Sequence[str], *, timeout_s: float) -> Completed:
-        return self._commands.get(tuple(argv)) or Completed(tuple(argv), None, problem="not in the recording")
+    def run(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
+        return self._commands.get(tuple(argv)) or CommandResult(
+            tuple(argv), None, problem="not in the recording"
+        )
 
     def environment(self) -> Mapping[str, str]:
         return dict(self._environment)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def install_extras(*extras: str) -> str:
     """Return the command that adds extras to this trtdx, in the way it was installed."""
-    source, editable = _source()
+    source, editable = _install_source()
     prefix = Path(sys.prefix)
     if (prefix / "uv-receipt.toml").is_file():  # tools are installed anew: what is there must be named again
         return f"uv tool install --force {_with_extras(source, {*extras, *_installed_extras()})}"
@@ -39,7 +39,7 @@ def _with_extras(source: str, extras: set[str]) -> str:
     return shlex.quote(f"{name}[{','.join(sorted(extras))}]{at}{url}")
 
 
-def _source() -> tuple[str, bool]:
+def _install_source() -> tuple[str, bool]:
     """Return what this trtdx was installed from, as pip takes it, and whether the sources are used in place."""
     try:
         record = json.loads(metadata.distribution("trtdx").read_text("direct_url.json") or "{}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from trtdx.words import counted, listed
+from trtdx.words import abbreviate_list, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +75,11 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         rank = f", rank {self.rank}" if self.rank else ""
-        tokens = f", {counted(len(self.tokens), 'token')}: {listed(self.tokens, 8)}" if self.tokens else ""
+        tokens = (
+            f", {format_count(len(self.tokens), 'token')}: {abbreviate_list(self.tokens, 8)}"
+            if self.tokens
+            else ""
+        )
         return f"step {self.step}, {self.tensor}{rank}{tokens}"
 
 
@@ -106,7 +110,7 @@ class Harmless(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> str:
-        return ("at least " if self.at_least else "") + counted(self.count, "line")
+        return ("at least " if self.at_least else "") + format_count(self.count, "line")
 
 
 class Unjudged(msgspec.Struct, frozen=True):
@@ -115,6 +119,17 @@ class Unjudged(msgspec.Struct, frozen=True):
     reason: str  # where a side was not given: that side
     codes: tuple[str, ...]
     given: bool = False
+
+
+class IgnoredFinding(msgspec.Struct, frozen=True):
+    """A finding that the user asked not to be told about, and the reason given."""
+
+    code: str
+    slug: str
+    severity: Severity
+    message: str
+    where: str
+    reason: str
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -128,6 +143,7 @@ class Summary(msgspec.Struct, frozen=True):
     harmless: tuple[Harmless, ...] = ()
     partial: tuple[str, ...] = ()
     unjudged: tuple[Unjudged, ...] = ()
+    ignored: tuple[IgnoredFinding, ...] = ()
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -151,14 +167,14 @@ class Report(msgspec.Struct, frozen=True):
     sections: tuple[Section, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
-    def worst(self) -> Severity | None:
+    def worst_severity(self) -> Severity | None:
         return max((finding.severity for finding in self.findings), key=lambda s: s.badness, default=None)
 
 
-def headline(findings: Sequence[Finding]) -> str:
+def headline_from_findings(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each severity, and the first of them."""
     counts = [
         (sum(finding.severity is severity for finding in findings), severity.value) for severity in Severity
     ]
-    totals = ", ".join(counted(count, name) for count, name in counts if count)
+    totals = ", ".join(format_count(count, name) for count, name in counts if count)
     return f"{totals}; first: {findings[0].code} {findings[0].message}"

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trtdx.errors import BrokenExtraError, MissingExtraError
-from trtdx.words import joined
+from trtdx.words import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import ModuleType
 
-COMMON = ("numpy", "ml_dtypes")  # come with every extra that computes
+SHARED_PACKAGES = ("numpy", "ml_dtypes")  # come with every extra that computes
 # Which extra brings a package that is imported by name.
 EXTRAS = {
     "duckdb": "capture", "matplotlib": "plot", "ml_dtypes": "capture", "numpy": "capture", "onnx": "onnx",
@@ -23,21 +23,21 @@ EXTRAS = {
     "zstandard": "zstd",
 }  # fmt: skip
 
-TENSORS = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors
-OF_ENGINES = {
+TENSOR_PACKAGES = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors
+ENGINE_PACKAGES = {
     "torch": ("torch", "transformers"),
     "onnxruntime": ("onnx", "onnx_ir", "onnxruntime"),
     "tensorrt": ("onnx", "onnx_ir", "torch", "tensorrt_rtx"),
 }
-STAND_INS = {"tensorrt_rtx": "tensorrt"}  # either of the two does
+SUBSTITUTE_PACKAGES = {"tensorrt_rtx": "tensorrt"}  # either of the two does
 
 
-def need(package: str, *, extra: str, to: str) -> ModuleType:
+def import_optional(package: str, *, extra: str, purpose: str) -> ModuleType:
     """Return the imported package, or raise the error that says what to install or mend."""
     if not is_installed(package):
         from trtdx.installation import install_extras
 
-        raise MissingExtraError(f"{package} is needed to {to}", fix=install_extras(extra))
+        raise MissingExtraError(f"{package} is needed to {purpose}", fix=install_extras(extra))
     try:
         return importlib.import_module(package)
     except (ImportError, OSError) as err:  # OSError: a shared library that will not load
@@ -49,19 +49,19 @@ def need(package: str, *, extra: str, to: str) -> ModuleType:
         ) from err
 
 
-def need_all(packages: Iterable[str], *, to: str) -> None:
+def require_packages(packages: Iterable[str], *, purpose: str) -> None:
     """Raise one error for all packages that are absent, so that one command brings them."""
     absent = [
         package
         for package in packages
-        if not is_installed(package) and not is_installed(STAND_INS.get(package, package))
+        if not is_installed(package) and not is_installed(SUBSTITUTE_PACKAGES.get(package, package))
     ]
     if absent:
-        raise _missing(absent, to)
+        raise _missing_extra_error(absent, purpose)
 
 
 @contextmanager
-def needing_extras(to: str) -> Iterator[None]:
+def explain_missing_extras(purpose: str) -> Iterator[None]:
     """Turn the failed import of an optional package, wherever it happens inside, into the error that names its extra."""
     try:
         yield
@@ -69,15 +69,17 @@ def needing_extras(to: str) -> Iterator[None]:
         package = (err.name or "").partition(".")[0]
         if package not in EXTRAS or is_installed(package):
             raise
-        raise _missing([package], to) from err
+        raise _missing_extra_error([package], purpose) from err
 
 
-def _missing(packages: list[str], to: str) -> MissingExtraError:
+def _missing_extra_error(packages: list[str], purpose: str) -> MissingExtraError:
     from trtdx.installation import install_extras
 
     verb = "is" if len(packages) == 1 else "are"
-    extras = {EXTRAS[package] for package in packages if package not in COMMON} or {"capture"}
-    return MissingExtraError(f"{joined(packages)} {verb} needed to {to}", fix=install_extras(*sorted(extras)))
+    extras = {EXTRAS[package] for package in packages if package not in SHARED_PACKAGES} or {"capture"}
+    return MissingExtraError(
+        f"{join_words(packages)} {verb} needed to {purpose}", fix=install_extras(*sorted(extras))
+    )
 
 
 def is_installed(package: str) -> bool:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
     from trtdx.capture.goldens.store import GoldenFile
-    from trtdx.testing.dx import Dx, Marked
-    from trtdx.testing.judging import Judged
-    from trtdx.testing.ledger import Ledger
+    from trtdx.testing.dx import Dx, DxMarker
+    from trtdx.testing.golden_judgement import GoldenJudgement
+    from trtdx.testing.golden_ledger import GoldenLedger
 
 NAMES = ("trtdx", __name__)  # of the entry point, and with -p
 MARKER = (
@@ -31,17 +31,17 @@ MARKER = (
 )
 UNKNOWN_VERSION = "of unknown version"
 OPTIONS = ("rtol", "atol", "taps", "golden")
-STALE = "trtdx_stale"  # what a worker of pytest-xdist hands over at its end
+STALE_KEY = "trtdx_stale"  # what a worker of pytest-xdist hands over at its end
 
 
-class State:
+class PluginState:
     """What the plugin knows in one process of a session."""
 
     def __init__(self, config: pytest.Config) -> None:
         option = config.getoption
         self.record: bool = option("trtdx_record") or option("trtdx_drop_stale")
         self.drop_stale: bool = option("trtdx_drop_stale")
-        self.on: bool = option("trtdx") or self.record
+        self.enabled: bool = option("trtdx") or self.record
         self.cases: str | None = option("trtdx_cases")
         self.root = config.invocation_params.dir
         self.is_worker = hasattr(config, "workerinput")
@@ -49,13 +49,13 @@ class State:
         self._files: dict[Path, GoldenFile] = {}
 
     @cached_property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> GoldenLedger:
         """What the tests told."""
-        from trtdx.testing.ledger import Ledger
+        from trtdx.testing.golden_ledger import GoldenLedger
 
-        return Ledger(self.root)
+        return GoldenLedger(self.root)
 
-    def goldens(self, module: Path) -> GoldenFile:
+    def golden_file(self, module: Path) -> GoldenFile:
         """Return the goldens of a module, read once."""
         if module not in self._files:
             from trtdx.capture.goldens.store import GoldenFile
@@ -65,10 +65,10 @@ class State:
         return self._files[module]
 
 
-STATE = pytest.StashKey[State]()
+STATE = pytest.StashKey[PluginState]()
 DX = pytest.StashKey["Dx"]()
 FACTORY = pytest.StashKey[pytest.TempPathFactory]()
-JUDGED = pytest.StashKey["Judged"]()
+JUDGED = pytest.StashKey["GoldenJudgement"]()
 
 
 # Starting
@@ -110,39 +110,42 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    state = config.stash[STATE] = State(config)
-    if state.on and not state.is_worker:
-        config.pluginmanager.register(Collector(state), "trtdx-collector")
+    state = config.stash[STATE] = PluginState(config)
+    if state.enabled and not state.is_worker:
+        config.pluginmanager.register(ReportCollector(state), "trtdx-collector")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:
     """Return what computes, and whether goldens are recorded or compared."""
     state = config.stash[STATE]
-    if not state.on:
+    if not state.enabled:
         return None
     from trtdx.tensors.statistics import kernel_in_use
     from trtdx.version import __version__
 
     mode = "records goldens" if state.record else "compares with goldens"
-    return [f"trtdx: {__version__}, {mode}, statistics kernel {kernel_in_use()}", f"trtdx: {_engines()}"]
+    return [
+        f"trtdx: {__version__}, {mode}, statistics kernel {kernel_in_use()}",
+        f"trtdx: {_describe_engines()}",
+    ]
 
 
-def _engines() -> str:
+def _describe_engines() -> str:
     """Return in words what computes here; nothing is imported for it."""
     from trtdx.host import RealHost
-    from trtdx.testing.machine import has_gpu, packages_here
-    from trtdx.testing.subjects import version_of
+    from trtdx.testing.subjects import installed_version
+    from trtdx.testing.tensorrt_packages import has_gpu, list_tensorrt_packages
 
     host = RealHost()
     why = "not executed, though a GPU is there" if has_gpu(host) else "no GPU found"
-    trt = next(iter(packages_here(host)), "")
+    trt = next(iter(list_tensorrt_packages(host)), "")
     packages = [
-        f"{name} {version_of(name) or UNKNOWN_VERSION}"
+        f"{name} {installed_version(name) or UNKNOWN_VERSION}"
         for name in ("torch", "onnxruntime")
         if importlib.util.find_spec(name)
     ]
     networks = (
-        f"{trt} {version_of(trt) or UNKNOWN_VERSION}, networks by evaluate on the CPU: {why}"
+        f"{trt} {installed_version(trt) or UNKNOWN_VERSION}, networks by evaluate on the CPU: {why}"
         if trt
         else "no TensorRT"
     )
@@ -157,12 +160,12 @@ def trtdx_dx(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Dx, None, None]:
     """The same as `dx`, for suites that have a `dx` of their own."""
-    from trtdx.optional import need
+    from trtdx.optional import import_optional
     from trtdx.testing.dx import Dx
 
     for package in ("numpy", "xxhash"):
-        need(package, extra="capture", to="look at tensors")
-    bench = Dx(request.node.nodeid, _marked(request.node), lambda: tmp_path_factory.mktemp("trtdx"))
+        import_optional(package, extra="capture", purpose="look at tensors")
+    bench = Dx(request.node.nodeid, _read_marker(request.node), lambda: tmp_path_factory.mktemp("trtdx"))
     request.node.stash[DX], request.node.stash[FACTORY] = bench, tmp_path_factory
     yield bench
     bench.close()
@@ -174,10 +177,10 @@ def dx(trtdx_dx: Dx) -> Dx:
     return trtdx_dx
 
 
-def _marked(item: pytest.Item) -> Marked:
+def _read_marker(item: pytest.Item) -> DxMarker:
     """Return what the markers of a test say, the nearest first."""
     from trtdx.errors import InputError, UnknownNameError
-    from trtdx.testing.dx import Marked
+    from trtdx.testing.dx import DxMarker
 
     options: dict[str, Any] = {}
     for mark in item.iter_markers("trtdx"):
@@ -187,7 +190,7 @@ def _marked(item: pytest.Item) -> Marked:
             if name not in OPTIONS:
                 raise UnknownNameError("option of @pytest.mark.trtdx", name, OPTIONS)
             options.setdefault(name, value)
-    return Marked(**options)
+    return DxMarker(**options)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,28 +198,34 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Judge a test's tensors once it has passed; a golden that changed makes it fail."""
     result = yield
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
-    if not state.on or (bench is None and _test_of(item) not in state.goldens(item.path).goldens):
+    if not state.enabled or (bench is None and _test_id(item) not in state.golden_file(item.path).goldens):
         return result
-    judgement = item.stash[JUDGED] = _judged(item, state, bench)
+    judgement = item.stash[JUDGED] = _judge_item(item, state, bench)
     if judgement.problem:
         meant = f"if it is meant: pytest --trtdx-record {shlex.quote(item.nodeid)}"
         pytest.fail(f"{judgement.problem}\n  {meant}", pytrace=False)
     return result
 
 
-def _judged(item: pytest.Item, state: State, bench: Dx | None) -> Judged:
-    from trtdx.testing.judging import LEFT_OUT, Judged, Told, judged, not_finite
+def _judge_item(item: pytest.Item, state: PluginState, bench: Dx | None) -> GoldenJudgement:
+    from trtdx.testing.golden_judgement import (
+        LEFT_OUT,
+        GoldenJudgement,
+        GoldenMessage,
+        judge_test,
+        list_not_finite,
+    )
 
-    message = Told(str(item.path), _test_of(item), LEFT_OUT)
+    message = GoldenMessage(str(item.path), _test_id(item), LEFT_OUT)
     if bench is not None:
-        message.not_finite = tuple(not_finite(bench))
-    if not (_marked(item) if bench is None else bench.marked).golden:
-        return Judged(message, None, "")
+        message.not_finite = tuple(list_not_finite(bench))
+    if not (_read_marker(item) if bench is None else bench.marker).golden:
+        return GoldenJudgement(message, None, "")
     budget = int(item.config.getini("trtdx_golden_bytes"))
-    return judged(message, bench, state.goldens(item.path), record=state.record, values_bytes=budget)
+    return judge_test(message, bench, state.golden_file(item.path), record=state.record, values_bytes=budget)
 
 
-def _test_of(item: pytest.Item) -> str:
+def _test_id(item: pytest.Item) -> str:
     """Return a test's id in its module."""
     return item.nodeid.partition("::")[2].encode("utf-8", "backslashreplace").decode()
 
@@ -229,56 +238,56 @@ def pytest_runtest_makereport(
     report = yield
     state, bench = item.config.stash[STATE], item.stash.get(DX, None)
     judgement = item.stash.get(JUDGED, None)
-    if report.when == "call" and state.on and judgement is not None:
-        report.trtdx = judgement.told.packed()  # type: ignore[attr-defined]
+    if report.when == "call" and state.enabled and judgement is not None:
+        report.trtdx = judgement.message.to_json()  # type: ignore[attr-defined]
     elif report.failed and state.record and bench is not None:
-        report.trtdx = _failed(item)  # type: ignore[attr-defined]
-    fix = _fix_of(call)
+        report.trtdx = _failure_message(item)  # type: ignore[attr-defined]
+    fix = _error_fix(call)
     if report.failed and fix:
         report.sections.append(("trtdx: fix", fix))
     if bench is None or not report.failed or report.when == "teardown":
         return report
-    if state.on:
-        from trtdx.testing.failing import attach
+    if state.enabled:
+        from trtdx.testing.failure_report import attach_failure
 
         comparison = judgement.comparison if judgement is not None else None
-        attach(report, item.nodeid, bench, comparison, _folder_for_case(item, state))
+        attach_failure(report, item.nodeid, bench, comparison, _case_folder_maker(item, state))
     return report
 
 
-def _fix_of(call: pytest.CallInfo[None]) -> str:
+def _error_fix(call: pytest.CallInfo[None]) -> str:
     """Return what an error of trtdx's says is to be done, which pytest does not print."""
     errors = sys.modules.get("trtdx.errors")
     error = call.excinfo.value if call.excinfo else None
     return error.fix if errors is not None and isinstance(error, errors.TrtdxError) else ""
 
 
-def _failed(item: pytest.Item) -> str:
-    from trtdx.testing.judging import LEFT_OUT, Told
+def _failure_message(item: pytest.Item) -> str:
+    from trtdx.testing.golden_judgement import LEFT_OUT, GoldenMessage
 
-    return Told(str(item.path), _test_of(item), LEFT_OUT).packed()
+    return GoldenMessage(str(item.path), _test_id(item), LEFT_OUT).to_json()
 
 
-def _folder_for_case(item: pytest.Item, state: State) -> Callable[[], Path]:
-    from trtdx.testing.failing import case_name
+def _case_folder_maker(item: pytest.Item, state: PluginState) -> Callable[[], Path]:
+    from trtdx.testing.failure_report import case_name
 
-    name = case_name(_test_of(item))
+    name = case_name(_test_id(item))
 
     def make() -> Path:
         if state.cases is None:
             return item.stash[FACTORY].mktemp(f"case-{name}")
         root = Path(item.config.invocation_params.dir, state.cases)
-        return next(path for path in _numbered(root / name) if _made(path))
+        return next(path for path in _numbered_paths(root / name) if _make_new_folder(path))
 
     return make
 
 
-def _numbered(path: Path) -> Iterator[Path]:
+def _numbered_paths(path: Path) -> Iterator[Path]:
     yield path
     yield from (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
 
 
-def _made(path: Path) -> bool:
+def _make_new_folder(path: Path) -> bool:
     """Make a folder; returns whether it was not there."""
     try:
         os.makedirs(path)  # noqa: PTH103 - says what exists by raising, also among several workers
@@ -297,48 +306,48 @@ def pytest_collection_modifyitems(
     """Look for goldens of tests that are no more, before -k and -m take tests away."""
     state = config.stash[STATE]
     narrowed = any("::" in argument for argument in config.args) or config.getoption("lf", False)
-    if not state.on or narrowed:
+    if not state.enabled or narrowed:
         return
     modules: dict[Path, set[str]] = {}
     for item in items:
-        modules.setdefault(item.path, set()).add(_test_of(item))
-    from trtdx.testing.ledger import stale_tests
+        modules.setdefault(item.path, set()).add(_test_id(item))
+    from trtdx.testing.golden_ledger import find_stale_tests
 
-    state.stale = stale_tests(modules)
+    state.stale = find_stale_tests(modules)
 
 
-class Collector:
+class ReportCollector:
     """Listens to reports in the process that writes: the only one, or the controller of pytest-xdist."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PluginState) -> None:
         self._state = state
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         ledger, packed = self._state.ledger, getattr(report, "trtdx", "")
         if report.failed and (packed or report.when == "teardown"):
-            gone = ledger.told.pop(report.nodeid, None)
+            gone = ledger.messages.pop(report.nodeid, None)
             if self._state.record and (gone or packed):
                 ledger.not_recorded.append(report.nodeid)
         if not packed:
             return
-        from trtdx.testing.judging import CHANGED, unpacked
+        from trtdx.testing.golden_judgement import CHANGED, message_from_json
 
-        message = unpacked(packed)
+        message = message_from_json(packed)
         if report.passed or message.outcome == CHANGED:
-            ledger.told[report.nodeid] = message
+            ledger.messages[report.nodeid] = message
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        self._state.stale |= getattr(node, "workeroutput", {}).get(STALE, {})
+        self._state.stale |= getattr(node, "workeroutput", {}).get(STALE_KEY, {})
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what is recorded; a worker hands over what it knows of stale goldens."""
     state = session.config.stash[STATE]
-    if not state.on:
+    if not state.enabled:
         return
     if state.is_worker:
-        session.config.workeroutput[STALE] = state.stale  # type: ignore[attr-defined]
+        session.config.workeroutput[STALE_KEY] = state.stale  # type: ignore[attr-defined]
         return
     state.ledger.stale = state.stale
     if state.record:
@@ -352,7 +361,7 @@ def pytest_terminal_summary(
 ) -> None:
     """Say what was compared or recorded, which goldens are stale, and which passed tests hold NaN."""
     state = config.stash[STATE]
-    lines = list(state.ledger.lines()) if state.on else []
+    lines = list(state.ledger.lines()) if state.enabled else []
     if lines:
         terminalreporter.write_sep("-", "trtdx")
     for line in lines:

@@ -87,7 +87,7 @@ _PUBLIC = re.compile(
 )
 
 
-def redacted(text: str) -> str:
+def redact_secrets(text: str) -> str:
     """Return the text without tokens, passwords, authorisation headers and private keys."""
     if "-----BEGIN" in text:
         text = _PRIVATE_KEY.sub(MARK, text)
@@ -102,39 +102,39 @@ def redacted(text: str) -> str:
     return text
 
 
-def _without_value(found: re.Match[str]) -> str:
+def _redact_assignment(match: re.Match[str]) -> str:
     """Return `key=[redacted]`; what is called a token in a model's vocabulary, or is only counted, stays."""
-    value, key = found["value"].strip("\"'"), _whole_key(found)
+    value, key = match["value"].strip("\"'"), _full_key(match)
     if value == MARK or _NOT_SECRET.search(key):
-        return found[0]
+        return match[0]
     if "token" in key.lower() and (
         value.replace(".", "").lstrip("-").isdigit() or value.startswith("<") or len(value) < 4
     ):
-        return found[0]
-    return f"{found['key']}{found['is']}{MARK}"
+        return match[0]
+    return f"{match['key']}{match['is']}{MARK}"
 
 
-def _whole_key(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - 60) : found.start()]
+def _full_key(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - 60) : match.start()]
     start = re.match(r"[\w.-]*", before[::-1])
-    return (start[0][::-1] if start else "") + found["key"]
+    return (start[0][::-1] if start else "") + match["key"]
 
 
 _BY_WORD: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (("bearer", "basic"), _BEARER, rf"\1 {MARK}"),
     (("authorization", "x-api-key", "cookie"), _HEADER, rf"\1\2{MARK}"),
-    (("pass", "pwd", "secret", "jwt", "credential", "token", "key"), _ASSIGNED, _without_value),
+    (("pass", "pwd", "secret", "jwt", "credential", "token", "key"), _ASSIGNED, _redact_assignment),
     (("--", "-u"), _FLAG, rf"\1{MARK}"),
     (("?", "&"), _QUERY, rf"\1{MARK}"),
 )
 
 
-def redactor(*, hosts: bool) -> Callable[[str], str]:
+def make_redactor(*, hide_hosts: bool) -> Callable[[str], str]:
     """Return the function that takes out secrets, and host names and addresses too where asked."""
-    return (lambda text: without_hosts(redacted(text))) if hosts else redacted
+    return (lambda text: redact_hosts(redact_secrets(text))) if hide_hosts else redact_secrets
 
 
-def without_hosts(text: str) -> str:
+def redact_hosts(text: str) -> str:
     """Return the text without host names and addresses; loopback and public registries stay."""
     text = _NCCL_HOST.sub(r"\1[host]", text)
     text = _JOURNAL_HOST.sub(r"\1[host]", text)

@@ -15,13 +15,13 @@ from trtdx.model import Fix, Severity, Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-SECTIONS = ("Why it happens", "What to do", "How to verify")
+PAGE_SECTIONS = ("Why it happens", "What to do", "How to verify")
 LOG_EXAMPLES = ("Fires on", "Stays silent on")
 ARTIFACT_EXAMPLES = ("Artifacts that fire", "Artifacts that stay silent")
-LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "unknown")
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "unknown")
 
 
-class Kind(str, Enum):
+class RuleKind(str, Enum):
     """What a match of the rule means."""
 
     CAUSE = "cause"
@@ -29,7 +29,7 @@ class Kind(str, Enum):
     HARMLESS = "harmless"  # alarming and fine: counted, never a finding
 
 
-class Harm(str, Enum):
+class RuleHarm(str, Enum):
     """What a computed rule's violation does to its user."""
 
     SILENT = "silent"  # wrong output and no error
@@ -38,7 +38,7 @@ class Harm(str, Enum):
     SLOW = "slow"  # works, and wastes time or memory
 
 
-class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FindingTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The words for what Python computed, with its values put in."""
 
     message: str = ""
@@ -61,16 +61,16 @@ class LogPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless: tuple[str, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DescriptionPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cause in a user's own words: what their description speaks of, and what it must not speak of."""
 
     all: tuple[str, ...]  # regular expressions; each must be found somewhere in the description
     none: tuple[str, ...] = ()
     confidence: float = 0.5
 
-    def fits(self, text: str) -> bool:
-        return all(told_regex(part).search(text) for part in self.all) and not any(
-            told_regex(part).search(text) for part in self.none
+    def matches_description(self, text: str) -> bool:
+        return all(compile_description_regex(part).search(text) for part in self.all) and not any(
+            compile_description_regex(part).search(text) for part in self.none
         )
 
 
@@ -86,13 +86,13 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ]
     message: str
     verify: str
-    kind: Kind = Kind.CAUSE
+    kind: RuleKind = RuleKind.CAUSE
     since: str
     retired: str = ""  # the version from which on nothing finds it; its code stays known
     replaced_by: str = ""  # the code that has taken a retired page's place
     computed: bool = False  # found by Python that names the code, not (only) by patterns or phrases
-    found: Found | None = None
-    harm: Harm | None = None
+    found: FindingTemplate | None = None
+    harm: RuleHarm | None = None
     holds_for: str = ""
     checked: str = ""  # when, and against which releases, a reader held the page against its sources
     source: tuple[str, ...] = ()  # "path@tag" in TensorRT-LLM, or "owner/repository#number"
@@ -100,7 +100,7 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     described: tuple[str, ...] = ()
     fix: tuple[Fix, ...] = ()
     log: tuple[LogPattern, ...] = ()
-    told: tuple[Told, ...] = ()
+    told: tuple[DescriptionPattern, ...] = ()
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -126,11 +126,11 @@ class Rule(msgspec.Struct, frozen=True):
         return self.front.slug
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RuleKind:
         return self.front.kind
 
     @property
-    def found_in_logs(self) -> bool:
+    def has_log_wording(self) -> bool:
         """Whether log text or words can find it; DX000 and what is only computed from artifacts cannot be."""
         return bool(self.front.log or self.front.told or self.front.described)
 
@@ -138,7 +138,7 @@ class Rule(msgspec.Struct, frozen=True):
         return name.lower() in (self.code.lower(), self.slug.lower())
 
 
-class Problem(msgspec.Struct, frozen=True):
+class PageProblem(msgspec.Struct, frozen=True):
     """What is wrong with a page, and where."""
 
     path: str
@@ -186,7 +186,7 @@ class RuleBook:
             )
         return rule
 
-    def knows(self, name: str) -> bool:
+    def has_rule(self, name: str) -> bool:
         return name.lower() in self._by_name
 
 
@@ -197,19 +197,19 @@ def _code_order(rule: Rule) -> tuple[str, int]:
 
 
 @cache
-def told_regex(part: str) -> re.Pattern[str]:
-    return re.compile(part, re.IGNORECASE)
+def compile_description_regex(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
-def example_problem(rule: Rule, example: str, message: str) -> Problem:
+def example_problem(rule: Rule, example: str, message: str) -> PageProblem:
     """Return a problem of an example, at the line of the page on which the example begins."""
     first = example.splitlines()[0]
     lines = rule.body.splitlines()
     number = next((number for number, line in enumerate(lines, 1) if line.strip() == first.strip()), 1)
-    return Problem(rule.path, number + rule.front_lines, f"the example {first[:80]!r} {message}")
+    return PageProblem(rule.path, number + rule.front_lines, f"the example {first[:80]!r} {message}")
 
 
-def patterns_of(rules: Iterable[Rule]) -> Iterator[str]:
+def iterate_log_patterns(rules: Iterable[Rule]) -> Iterator[str]:
     """Yield every pattern that is looked for in logs, conditions included."""
     for rule in rules:
         for log in rule.front.log:
@@ -218,46 +218,50 @@ def patterns_of(rules: Iterable[Rule]) -> Iterator[str]:
 
 def parse_rule(text: str, path: str) -> Rule:
     """Return the rule a page states, or raise with every problem that keeps it from being read."""
-    rule, problems = read_page(text, path)
+    rule, problems = parse_page(text, path)
     if rule is None:
         raise RulePageError("; ".join(map(str, problems)), fix="trtdx rules check " + path)
     return rule
 
 
-def read_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
+def parse_page(text: str, path: str) -> tuple[Rule | None, list[PageProblem]]:
     """Return the rule, or None and why it cannot be read."""
     split = re.match(r"\+\+\+\r?\n(.*?)^\+\+\+\r?\n(.*)\Z", text, re.DOTALL | re.MULTILINE)
     if split is None:
-        return None, [Problem(path, 1, "the page does not start with front matter between two lines of +++")]
+        return None, [
+            PageProblem(path, 1, "the page does not start with front matter between two lines of +++")
+        ]
     try:
         front = msgspec.toml.decode(split[1], type=FrontMatter)
     except msgspec.ValidationError as err:
-        return None, [Problem(path, _line_of_field(split[1], str(err)), str(err))]
+        return None, [PageProblem(path, _line_of_field(split[1], str(err)), str(err))]
     except (msgspec.DecodeError, ValueError) as err:
-        return None, [Problem(path, _line_in_message(str(err)) + 1, f"the front matter is not TOML: {err}")]
+        return None, [
+            PageProblem(path, _line_in_message(str(err)) + 1, f"the front matter is not TOML: {err}")
+        ]
     body = split[2]
     title = re.search(r"^# (.+)$", body, re.MULTILINE)
     return Rule(
         front=front,
         title=title[1].strip() if title else "",
-        why=_first_paragraph(section(body, "Why it happens")),
+        why=_first_paragraph(page_section(body, "Why it happens")),
         body=body.strip() + "\n",
-        fires_on=examples(section(body, "Fires on")),
-        silent_on=examples(section(body, "Stays silent on")),
-        artifacts_fire=examples(section(body, "Artifacts that fire")),
-        artifacts_silent=examples(section(body, "Artifacts that stay silent")),
+        fires_on=indented_examples(page_section(body, "Fires on")),
+        silent_on=indented_examples(page_section(body, "Stays silent on")),
+        artifacts_fire=indented_examples(page_section(body, "Artifacts that fire")),
+        artifacts_silent=indented_examples(page_section(body, "Artifacts that stay silent")),
         path=path,
         front_lines=text[: len(text) - len(body.lstrip())].count("\n"),
     ), []
 
 
-def section(body: str, name: str) -> str:
+def page_section(body: str, heading: str) -> str:
     """Return the text under one `## ` heading."""
-    match = re.search(rf"^## {re.escape(name)}[ \t]*\n(.*?)(?=^## |\Z)", body, re.DOTALL | re.MULTILINE)
+    match = re.search(rf"^## {re.escape(heading)}[ \t]*\n(.*?)(?=^## |\Z)", body, re.DOTALL | re.MULTILINE)
     return match[1] if match else ""
 
 
-def examples(text: str) -> tuple[str, ...]:
+def indented_examples(text: str) -> tuple[str, ...]:
     """Return the blocks of lines indented by four; any other line that is not blank ends a block."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines():

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return the number with its noun: "1 line", "2 lines"."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def many(number: int, what: str) -> str:
+def format_large_count(number: int, noun: str) -> str:
     """Return a large number with its noun: "1 line", "12 000 lines"."""
-    return f"{thousands(number)} {what}{'' if number == 1 else 's'}"
+    return f"{group_digits(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def size_in_words(size: float) -> str:
+def format_bytes(size_bytes: float) -> str:
     """Return a number of bytes in the largest unit it fills."""
-    value = float(size)
+    value = float(size_bytes)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024:
             return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
@@ -31,22 +31,22 @@ def size_in_words(size: float) -> str:
     return f"{value:.1f} TiB"
 
 
-def thousands(number: int) -> str:
+def group_digits(number: int) -> str:
     """Return a number with its digits in groups of three."""
     return f"{number:,}".replace(",", " ")
 
 
-def listed(items: Iterable[object], most: int = 6, by: str = ", ") -> str:
+def abbreviate_list(items: Iterable[object], max_items: int = 6, separator: str = ", ") -> str:
     """Return the first few items and how many more there are: "a, b and 3 more"."""
     words = [str(item) for item in items]
-    more = f" and {len(words) - most} more" if len(words) > most else ""
-    return by.join(words[:most]) + more
+    more = f" and {len(words) - max_items} more" if len(words) > max_items else ""
+    return separator.join(words[:max_items]) + more
 
 
-def joined(items: Iterable[object], by: str = "and") -> str:
+def join_words(items: Iterable[object], conjunction: str = "and") -> str:
     """Return all items as a sentence has them: "a", "a and b", "a, b and c"."""
     *first, last = [str(item) for item in items] or [""]
-    return f"{', '.join(first)} {by} {last}" if first else last
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
 
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)

@@ -81,7 +81,7 @@ def test_a_selector_that_hits_nothing_names_the_nearest(trtdx, small):
 
 
 def test_a_run_leaves_a_capture_and_shows_its_tensors(trtdx, small, tmp_path):
-    done = trtdx("capture", small, "--input", "ones.npz", "--values", "**", "--json")
+    done = trtdx("capture", small, "--inputs", "ones.npz", "--values", "**", "--json")
     assert done.returncode == 0, done.stderr
     names = [row[0] for row in sections(done)["tensors"]["rows"]]
     assert names == ["x", "layers.0:out", "layers.1:out", "head:out", ":out.y"]
@@ -92,20 +92,20 @@ def test_a_run_leaves_a_capture_and_shows_its_tensors(trtdx, small, tmp_path):
 
 def test_a_second_run_gets_a_folder_of_its_own(trtdx, small, tmp_path):
     for _ in range(2):
-        assert trtdx("capture", small, "--input", "ones.npz").returncode == 0
+        assert trtdx("capture", small, "--inputs", "ones.npz").returncode == 0
     assert (tmp_path / "capture-small-onnxruntime-2").is_dir()
 
 
 def test_a_folder_that_is_there_is_not_overwritten(trtdx, small):
-    assert trtdx("capture", small, "--input", "ones.npz", "--out", "cap").returncode == 0
-    again = trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    assert trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap").returncode == 0
+    again = trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap")
     assert again.returncode == 2
     assert "error:" in again.stderr
     assert "Traceback" not in again.stderr
 
 
 def test_watch_stops_at_the_first_overflow_and_says_so(trtdx, small, tmp_path):
-    done = trtdx("capture", small, "--input", "large.npz", "--watch", "nan", "--out", "cap", "--json")
+    done = trtdx("capture", small, "--inputs", "large.npz", "--watch", "nan", "--out", "cap", "--json")
     assert done.returncode == 1
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["code"] == "DX960"
@@ -119,7 +119,7 @@ def test_watch_stops_at_the_first_overflow_and_says_so(trtdx, small, tmp_path):
 
 
 def test_an_overflow_is_told_of_without_watching_too(trtdx, small):
-    done = trtdx("capture", small, "--input", "large.npz", "--out", "cap")
+    done = trtdx("capture", small, "--inputs", "large.npz", "--out", "cap")
     assert done.returncode == 1
     assert "error[DX960]: layers.1:out is the first of the captured tensors that is not finite" in done.stdout
     assert trtdx("capture", "show", "cap").returncode == 1
@@ -127,7 +127,7 @@ def test_an_overflow_is_told_of_without_watching_too(trtdx, small):
 
 def test_an_overflow_to_minus_infinity_is_told_of_too(trtdx, small, tmp_path):
     np.savez(tmp_path / "minus.npz", x=-np.ones((1, 8), np.float16))
-    done = trtdx("capture", small, "--input", "minus.npz", "--tap", "**", "--out", "cap", "--json")
+    done = trtdx("capture", small, "--inputs", "minus.npz", "--tap", "**", "--out", "cap", "--json")
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["message"].startswith(
         "down is the first of the captured tensors that is not finite: 8 -Inf"
@@ -136,9 +136,9 @@ def test_an_overflow_to_minus_infinity_is_told_of_too(trtdx, small, tmp_path):
 
 def test_to_verify_the_same_run_is_watched(trtdx, small, tmp_path):
     (tmp_path / "with space.npz").write_bytes((tmp_path / "large.npz").read_bytes())
-    done = trtdx("capture", small, "--input", "with space.npz", "--out", "cap", "--watch", "nan", "--json")
+    done = trtdx("capture", small, "--inputs", "with space.npz", "--out", "cap", "--watch", "nan", "--json")
     (finding,) = json.loads(done.stdout)["findings"]
-    assert finding["verify"] == f"trtdx capture {small} --input 'with space.npz' --json --watch nan"
+    assert finding["verify"] == f"trtdx capture {small} --inputs 'with space.npz' --json --watch nan"
 
 
 def test_a_made_up_input_is_called_so(trtdx, small):
@@ -148,7 +148,7 @@ def test_a_made_up_input_is_called_so(trtdx, small):
 
 
 def test_statistics_are_asked_in_sql(trtdx, small):
-    trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap")
     done = trtdx(
         "capture", "query", "cap", "select name, max from tensors where op = 'MatMul' or port = 'in'"
     )
@@ -159,7 +159,7 @@ def test_statistics_are_asked_in_sql(trtdx, small):
 
 
 def test_values_go_out_and_come_back(trtdx, small):
-    trtdx("capture", small, "--input", "ones.npz", "--values", "**", "--out", "cap")
+    trtdx("capture", small, "--inputs", "ones.npz", "--values", "**", "--out", "cap")
     done = trtdx("capture", "export", "cap", "some.npz", "--tap", "layers.*:out")
     assert done.stdout == "some.npz: 2 tensors\n"
     done = trtdx("capture", "import", "some.npz", "again")
@@ -167,21 +167,23 @@ def test_values_go_out_and_come_back(trtdx, small):
 
 
 def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
-    whole = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "4", "--out", "whole")
+    whole = trtdx(
+        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole"
+    )
     assert whole.returncode == 0, whole.stderr
     first = trtdx(
         "capture",
         TINY / "model.onnx",
-        "--ids",
-        "5,17,42",
         "--tokens",
+        "5,17,42",
+        "--new-tokens",
         "2",
         "--tap",
         "layers.*:out",
         "--out",
         "cap",
     )
-    rest = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--tokens", "4")
+    rest = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--new-tokens", "4")
     assert rest.returncode == 0, rest.stderr
     assert first.stderr + rest.stderr == whole.stderr
     assert [line.split(":")[0] for line in whole.stderr.splitlines()] == [
@@ -196,12 +198,12 @@ def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
 
 
 def test_a_run_that_was_cut_goes_on_to_where_it_was_meant_to_end(trtdx):
-    run = ("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tap", "norm")
-    trtdx(*run, "--tokens", "5", "--out", "whole")
+    run = ("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--tap", "norm")
+    trtdx(*run, "--new-tokens", "5", "--out", "whole")
     trtdx("capture", TINY / "model.onnx", "--resume", "whole", "--after-step", "1", "--out", "rest")
     shown = trtdx("capture", "show", "rest", "--json")
     assert [row[0] for row in sections(shown)["tokens"]["rows"]] == [2, 3, 4]
-    refused = trtdx("capture", TINY / "model.onnx", "--resume", "whole", "--tokens", "5")
+    refused = trtdx("capture", TINY / "model.onnx", "--resume", "whole", "--new-tokens", "5")
     assert refused.returncode == 2
     assert "whole has 5 tokens already" in refused.stderr
 
@@ -212,7 +214,7 @@ def test_tokens_are_shown_as_text_where_a_tokenizer_is_beside_the_model(trtdx, t
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="word0"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "model.onnx").write_bytes((TINY / "model.onnx").read_bytes())
-    done = trtdx("capture", "model.onnx", "--ids", "5,17", "--tokens", "2", "--tap", "norm", "--json")
+    done = trtdx("capture", "model.onnx", "--tokens", "5,17", "--new-tokens", "2", "--tap", "norm", "--json")
     assert all(row[2] == f"'word{row[1]}'" for row in sections(done)["tokens"]["rows"])
 
 
@@ -227,7 +229,7 @@ def test_a_folder_with_several_graphs_says_which_can_be_named(trtdx, tmp_path):
 
 
 def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tmp_path):
-    from trtdx.engines.opening import find_model
+    from trtdx.engines.open_engine import find_model
 
     for file in ("config.json", "model.safetensors", "model.onnx"):
         (tmp_path / file).touch()
@@ -236,7 +238,16 @@ def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tm
 
 def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
     trtdx(
-        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "3", "--tap", "norm", "--out", "cap"
+        "capture",
+        TINY / "model.onnx",
+        "--tokens",
+        "5,17,42",
+        "--new-tokens",
+        "3",
+        "--tap",
+        "norm",
+        "--out",
+        "cap",
     )
     refused = trtdx("capture", TINY / "model.onnx", "--resume", "cap", "--after-step", "0")
     assert refused.returncode == 2
@@ -248,7 +259,7 @@ def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
         "cap",
         "--after-step",
         "0",
-        "--tokens",
+        "--new-tokens",
         "3",
         "--out",
         "new",
@@ -267,9 +278,9 @@ def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
         (["small.onnx", "--tap", "layers[x]"], "is not a choice of indices"),
         (["small.onnx", "--steps", "x"], "not a choice of steps"),
         (["small.onnx", "--budget", "much"], "'much' is not a size"),
-        (["small.onnx", "--ids", "a,b"], "not a list of token ids"),
+        (["small.onnx", "--tokens", "a,b"], "not a list of token ids"),
         (["small.onnx", "--prompt", "hello"], "no tokenizer.json"),
-        (["small.onnx", "--input", "missing.npz"], "missing.npz is not there"),
+        (["small.onnx", "--inputs", "missing.npz"], "missing.npz is not there"),
         (["small.onnx", "--resume", "nothing"], "nothing is not a capture"),
         (["small.onnx", "--optimisation", "none", "--values", "layers.9:out", "--out", "v"], ""),
         (["show", "small.onnx"], "small.onnx is not a capture"),
@@ -310,7 +321,7 @@ def test_every_engine_gives_the_same_tokens_and_places(trtdx, engine):
     pytest.importorskip("tensorrt_rtx" if engine == "tensorrt" else "transformers")
     model = TINY / ("model" if engine == "torch" else "model.onnx")
     done = trtdx(
-        "capture", model, "--engine", engine, "--ids", "5,17,42", "--ids", "9,3", "--tokens", "3",
+        "capture", model, "--engine", engine, "--tokens", "5,17,42", "--tokens", "9,3", "--new-tokens", "3",
         "--tap", "layers.*.mlp:out, **.q_proj:in", "--out", engine, "--json",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -323,7 +334,7 @@ def test_every_engine_gives_the_same_tokens_and_places(trtdx, engine):
 
 def test_a_module_is_replayed_beside_what_was_captured(trtdx):
     trtdx(
-        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "2", "--tap", "layers.1:*", "--values", "**:*",
+        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "2", "--tap", "layers.1:*", "--values", "**:*",
         "--out", "cap",
     )  # fmt: skip
     done = trtdx("capture", "replay", "cap", "layers.1", "--step", "1", "--out", "inside", "--json")
@@ -391,22 +402,22 @@ def test_list_does_not_claim_what_only_a_run_can_tell(trtdx):
 
 def test_an_input_that_does_not_fit_leaves_no_folder_behind(trtdx, small, tmp_path):
     np.savez(tmp_path / "other.npz", z=np.ones(3))
-    done = trtdx("capture", small, "--input", "other.npz", "--out", "cap")
+    done = trtdx("capture", small, "--inputs", "other.npz", "--out", "cap")
     assert done.returncode == 2
     assert "no input is called 'z'\n  = fix: the model takes x" in done.stderr
-    assert trtdx("capture", small, "--input", "ones.npz", "--out", "cap").returncode == 0
+    assert trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap").returncode == 0
 
 
 def test_steps_that_never_come_are_told_of(trtdx, small):
-    done = trtdx("capture", small, "--input", "ones.npz", "--steps", "5-")
+    done = trtdx("capture", small, "--inputs", "ones.npz", "--steps", "5-")
     assert "no tap was captured" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--ids", "1,2"), "does not generate: it takes x"),
-        (("--ids", "1", "--input", "ones.npz"), "exclude each other"),
+        (("--tokens", "1,2"), "does not generate: it takes x"),
+        (("--tokens", "1,2", "--inputs", "ones.npz"), "exclude each other"),
         (("--after-step", "2"), "--after-step needs --resume"),
         (("--seed", "-1"), "--seed"),
         (("--dtype", "float16"), "--dtype is for torch, and this runs on onnxruntime"),
@@ -430,28 +441,28 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(trtdx, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(capture_run, "_show_step", stop)
-    done = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "9", "--out", "cap")
+    done = trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "9", "--out", "cap")
     assert done.returncode == 130
     assert done.stderr == "interrupted; a generation goes on with --resume cap\n"
 
 
 def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
-    trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "2", "--out", "cap")
+    trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "2", "--out", "cap")
     (tmp_path / "copy.onnx").write_bytes((TINY / "model.onnx").read_bytes())
-    done = trtdx("capture", "copy.onnx", "--resume", "cap", "--tokens", "3")
+    done = trtdx("capture", "copy.onnx", "--resume", "cap", "--new-tokens", "3")
     assert done.returncode == 0, done.stderr
     assert "the steps before are of another model" in done.stdout
 
 
 def test_shapes_that_grow_are_told_in_one(trtdx):
-    done = trtdx("capture", TINY / "model.onnx", "--ids", "5,17,42", "--tokens", "4", "--json")
+    done = trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--json")
     told = {row[0]: row[1] for row in sections(done)["tensors"]["rows"]}
     assert told["model.layers.0:out"] == "float32 1x3..1x32"
     assert told[":out.present.0.key"] == "float32 1x2x3..6x8"
 
 
 def test_steps_that_are_not_there_are_not_passed_over(trtdx, small):
-    trtdx("capture", small, "--input", "ones.npz", "--out", "cap")
+    trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap")
     done = trtdx("capture", "show", "cap", "--steps", "7")
     assert done.returncode == 2
     assert "cap has no tensors of step 7\n  = fix: it has 1 step: 0" in done.stderr
@@ -468,7 +479,7 @@ def test_a_folder_of_tensorrt_llm_is_called_so(trtdx):
 def test_a_batch_is_replayed_on_another_engine(trtdx):
     pytest.importorskip("transformers")
     trtdx(
-        "capture", TINY / "model.onnx", "--ids", "5,17,42", "--ids", "9,3,8", "--tokens", "1", "--tap", "layers.1:*",
+        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--tokens", "9,3,8", "--new-tokens", "1", "--tap", "layers.1:*",
         "--values", "layers.1:*", "--out", "cap",
     )  # fmt: skip
     done = trtdx("capture", "replay", "cap", "layers.1", "--model", TINY / "model", "--json")
@@ -509,7 +520,7 @@ def test_an_infinity_is_traced_to_the_weight_or_to_what_came_in(trtdx, tmp_path,
     weights = safetensors.load_file(model / "model.safetensors")
     weights["model.layers.1.mlp.up_proj.weight"][5, 3] = torch.inf
     safetensors.save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    done = trtdx("capture", model, "--ids", "5,17", "--watch", "nan", "--tap", tap, "--json")
+    done = trtdx("capture", model, "--tokens", "5,17", "--watch", "nan", "--tap", tap, "--json")
     finding = json.loads(done.stdout)["findings"][0]
     assert finding["message"].startswith(f"{first} is the first")
     assert fix in finding["fixes"][0]["text"]

@@ -230,7 +230,7 @@ def test_help_names_an_example_and_nothing_heavy_is_imported(trtdx):
     done = trtdx("memory", "--help")
     assert "Example: trtdx memory" in done.stdout
     code = (
-        "import sys, trtdx.cli.main, trtdx.memory.modes; "
+        "import sys, trtdx.cli.main, trtdx.memory.run; "
         "print([name for name in ('torch', 'numpy', 'onnx', 'matplotlib', 'tensorrt_rtx') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,13 +15,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question, Spec, open_side, parse_side
-from trtdx.engines.generate import cache_names, completed_feeds
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec, open_side, parse_side
+from trtdx.engines.generate import cache_outputs_by_input, complete_feeds
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost
 from trtdx.render import render_json, render_text
 
-QUESTION = Question(prompts=((5, 17, 42, 9, 8, 7),), new_tokens=2)
+QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7),), new_tokens=2)
 
 
 def compared(book, reference, candidate, question=QUESTION, **more):
@@ -39,7 +39,7 @@ def test_another_engine_or_type_is_noise(book, candidate):
         book,
         f"hf:{TINY}/model",
         candidate.format(TINY),
-        Question(prompts=((5, 17, 42), (9, 3)), new_tokens=2),
+        ComparisonQuestion(prompts=((5, 17, 42), (9, 3)), new_tokens=2),
     )
     assert report.findings == ()
     assert report.summary.text.startswith("no difference beyond what the precision explains")
@@ -101,7 +101,7 @@ def test_pairs_can_be_saved_and_given_again(book, tmp_path):
 
 def test_sides_are_told_by_what_they_are(tmp_path):
     host = RealHost()
-    assert parse_side(host, f"hf:{TINY}/model?dtype=float16") == Spec(
+    assert parse_side(host, f"hf:{TINY}/model?dtype=float16") == SideSpec(
         "hf", f"{TINY}/model", {"dtype": "float16"}
     )
     assert parse_side(host, str(TINY / "model.onnx")).kind == "onnx"
@@ -123,7 +123,7 @@ def test_sides_are_told_by_what_they_are(tmp_path):
 )
 def test_token_ids_in_a_file_are_enough_what_follows_from_them_is_derived(book, tmp_path, arrays):
     np.savez(tmp_path / "inputs.npz", **{name: np.array(each, np.int64) for name, each in arrays.items()})
-    question = Question(inputs=str(tmp_path / "inputs.npz"))
+    question = ComparisonQuestion(inputs=str(tmp_path / "inputs.npz"))
     report = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", question)
     assert not report.findings
     assert report.compared > 50
@@ -131,19 +131,19 @@ def test_token_ids_in_a_file_are_enough_what_follows_from_them_is_derived(book, 
 
 def test_a_file_that_goes_on_from_a_cache_has_its_positions_derived(tmp_path):
     engine = parse_side(RealHost(), f"onnx:{TINY}/model.onnx").open("")
-    whole = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42, 9]])}))
-    first = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
-    past = {name: first[present] for name, present in cache_names(engine).items()}
-    last = engine.run(completed_feeds(engine, {"input_ids": np.array([[9]]), **past}))
+    whole = engine.run(complete_feeds(engine, {"input_ids": np.array([[5, 17, 42, 9]])}))
+    first = engine.run(complete_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
+    past = {name: first[present] for name, present in cache_outputs_by_input(engine).items()}
+    last = engine.run(complete_feeds(engine, {"input_ids": np.array([[9]]), **past}))
     np.testing.assert_allclose(last["logits"][0, -1], whole["logits"][0, -1], rtol=1e-4, atol=1e-5)
 
 
 def test_a_part_of_a_cache_that_holds_something_is_not_made_up():
     engine = parse_side(RealHost(), f"onnx:{TINY}/model.onnx").open("")
-    first = engine.run(completed_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
-    name, present = next(iter(cache_names(engine).items()))
+    first = engine.run(complete_feeds(engine, {"input_ids": np.array([[5, 17, 42]])}))
+    name, present = next(iter(cache_outputs_by_input(engine).items()))
     with pytest.raises(InputError, match="not given"):
-        engine.run(completed_feeds(engine, {"input_ids": np.array([[9]]), name: first[present]}))
+        engine.run(complete_feeds(engine, {"input_ids": np.array([[9]]), name: first[present]}))
 
 
 def test_captures_of_outputs_and_caches_alone_name_what_is_wrong_before_the_output_projection(book, tmp_path):
@@ -151,6 +151,6 @@ def test_captures_of_outputs_and_caches_alone_name_what_is_wrong_before_the_outp
     for name, text in (("right", f"hf:{TINY}/model"), ("wrong", f"onnx:{TINY}/rotary-mistake.onnx")):
         spec = parse_side(host, text)
         open_side(host, spec, QUESTION, tmp_path / name, selector="**:out & is:module")
-    (finding,) = compared(book, tmp_path / "right", tmp_path / "wrong", Question()).findings
+    (finding,) = compared(book, tmp_path / "right", tmp_path / "wrong", ComparisonQuestion()).findings
     assert finding.where.tensor == "present.0.key:new"
     assert finding.where.module == "model.layers.0.self_attn"

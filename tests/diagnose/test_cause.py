@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.diagnose.run import diagnose, text_source
+from trtdx.diagnose.run import diagnose_sources, source_from_text
 from trtdx.knowledge.load import packaged_folder
 from trtdx.model import Severity
 from trtdx.rule import RuleBook, parse_rule
@@ -17,8 +17,8 @@ def unknown_page():
 
 def report(rules, *texts, names=None):
     names = names or [f"log{number}" for number in range(len(texts))]
-    return diagnose(
-        [text_source(text, name) for text, name in zip(texts, names, strict=True)],
+    return diagnose_sources(
+        [source_from_text(text, name) for text, name in zip(texts, names, strict=True)],
         RuleBook([unknown_page(), *rules]),
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.diagnose.match import Matcher
-from trtdx.diagnose.run import report_from, text_source
-from trtdx.redact import redacted
+from trtdx.diagnose.matcher import Matcher
+from trtdx.diagnose.run import report_from_facts, source_from_text
+from trtdx.redact import redact_secrets
 from trtdx.render import render_text
 
 OOM = "RuntimeError: CUDA out of memory. Tried to allocate "
@@ -44,10 +44,10 @@ def read(book, text, sources=1):
     def redact(line):
         nonlocal looked
         looked += len(line)
-        return redacted(line)
+        return redact_secrets(line)
 
-    source = text_source(text)
-    return Matcher(book, redact, sources=sources).facts(source.name, source.blocks()), looked
+    source = source_from_text(text)
+    return Matcher(book, redact, sources=sources).collect_facts(source.name, source.blocks()), looked
 
 
 @pytest.mark.parametrize("name", FLOODS)
@@ -83,8 +83,8 @@ def test_counts_are_true_or_say_at_least(book):
     for lines in (7, 5000):
         facts, _ = read(book, line * lines)
         told = next(
-            each for each in report_from([facts], book).summary.harmless if each.code == harmless.code
+            each for each in report_from_facts([facts], book).summary.harmless if each.code == harmless.code
         )
         assert told.count == lines if not told.at_least else told.count <= lines
         assert told.at_least or lines == 7
-    assert "at least" in render_text(report_from([facts], book))
+    assert "at least" in render_text(report_from_facts([facts], book))

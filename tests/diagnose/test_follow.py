@@ -5,19 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.follow import Follower, Growing
+from trtdx.diagnose.follow import Follower, GrowingLog
 from trtdx.host import RecordedHost
-from trtdx.redact import redacted
+from trtdx.redact import redact_secrets
 
 
 @given(st.lists(st.sampled_from([b"a\n", b"bc", b"\n", b"d\ne"]), max_size=30))
 def test_each_line_is_given_out_with_its_number_and_none_is_lost(blocks):
-    growing, seen = Growing(), {}
+    growing, seen = GrowingLog(), {}
     for block in [*blocks, None]:
         segment = growing.grow(block or b"", ended=block is None)
         if segment is None:
             continue
-        number = segment.line + 1
+        number = segment.lines_before + 1
         for line in segment.data[segment.start : segment.end].split(b"\n"):
             seen[number] = line
             number += 1
@@ -40,7 +40,7 @@ def test_a_cause_told_over_two_lines_is_found_when_the_second_arrives(rule, book
             return Pipe(b"quokka begins\n", b"then wombat 7\n", b"more\n")
 
     many = rule("TST001", r"quokka begins\n.{0,40}wombat (?P<n>\d+)", extra='message = "wombat {n}"')
-    follower = Follower(Host(), ["-"], RuleBook([book.get("DX000"), many]), redacted)
+    follower = Follower(Host(), ["-"], RuleBook([book.get("DX000"), many]), redact_secrets)
     assert follower.poll() == []
     assert [finding.message for finding in follower.poll()] == ["wombat 7"]
     assert follower.poll() == []

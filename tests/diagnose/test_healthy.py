@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trtdx.diagnose.promises import Promises
+from trtdx.diagnose.rule_examples import RuleExamples
 from trtdx.model import Severity
 
 LOGS = [
@@ -24,7 +24,7 @@ LOGS = [
 
 @pytest.fixture(scope="module")
 def promises(book):
-    return Promises(book)
+    return RuleExamples(book)
 
 
 @pytest.mark.parametrize(("name", "text"), LOGS)
@@ -32,7 +32,7 @@ def test_a_healthy_log_raises_no_alarm(name, text, promises):
     tolerated = (Severity.NOTE, Severity.WARNING) if name.endswith("(warns)") else (Severity.NOTE,)
     alarms = [
         (each.code, each.severity.value, each.evidence[:1])
-        for each in promises.report_on(text).findings
+        for each in promises.diagnose_text(text).findings
         if each.severity not in tolerated
     ]
     assert alarms == []

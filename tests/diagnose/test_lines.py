@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.lines import CONTEXT_BYTES, LONGEST_LINE, segments
+from trtdx.diagnose.lines import CONTEXT_BYTES, MAX_LINE_BYTES, split_segments
 from trtdx.formats.streams import BLOCK_BYTES
-from trtdx.redact import redacted
+from trtdx.redact import redact_secrets
 
 
 def joined(blocks):
-    return b"".join(segment.data[segment.start : segment.end] for segment in segments(blocks))
+    return b"".join(segment.data[segment.start : segment.end] for segment in split_segments(blocks))
 
 
 def cut(data, size):
@@ -34,7 +34,7 @@ def test_segments_joined_are_the_input(data, size):
 
 def test_big_input_comes_in_bounded_segments_with_right_line_numbers():
     data = b"".join(b"line %d\n" % number for number in range(400_000))
-    parts = list(segments(cut(data, BLOCK_BYTES)))
+    parts = list(split_segments(cut(data, BLOCK_BYTES)))
     assert len(parts) > 2
     for part in parts:
         assert len(part.data) <= BLOCK_BYTES + 3 * CONTEXT_BYTES
@@ -44,7 +44,7 @@ def test_big_input_comes_in_bounded_segments_with_right_line_numbers():
 
 
 def test_a_line_of_100_megabytes_stays_bounded():
-    parts = list(segments(b"x" * BLOCK_BYTES for _ in range(100)))
+    parts = list(split_segments(b"x" * BLOCK_BYTES for _ in range(100)))
     assert max(len(part.data) for part in parts) <= BLOCK_BYTES + 3 * CONTEXT_BYTES
     begin, end = parts[3].line_at(parts[3].start + 500_000)
     assert end - begin <= 16384
@@ -65,17 +65,17 @@ def test_utf_16_is_read_with_and_without_a_mark():
 
 
 def test_a_progress_bar_that_redraws_itself_is_many_lines():
-    segment = next(segments([b"10%\r50%\rRuntimeError: boom\r\nnext\n"]))
+    segment = next(split_segments([b"10%\r50%\rRuntimeError: boom\r\nnext\n"]))
     begin, end = segment.line_at(segment.data.index(b"boom"))
     assert segment.data[begin:end] == b"RuntimeError: boom"
 
 
 def test_a_long_line_is_cut_around_what_was_met_and_its_beginning_is_still_known():
     data = b"first\n[TensorRT-LLM][INFO] " + b"x" * 5000 + b" needle " + b"y" * 5000 + b"\nlast\n"
-    (segment,) = segments([data])
+    (segment,) = split_segments([data])
     begin, end = segment.line_at(data.index(b"needle"))
     assert b"needle" in segment.data[begin:end]
-    assert end - begin <= 2 * LONGEST_LINE
+    assert end - begin <= 2 * MAX_LINE_BYTES
     assert segment.head_of_cut(begin).startswith(b"[TensorRT-LLM][INFO] xxx")
     assert segment.head_of_cut(0) == segment.head_of_cut(len(b"first\n")) == b""
 
@@ -84,7 +84,7 @@ def test_a_cut_through_a_secret_leaves_none_of_it():
     for shift in range(40):
         data = b"z" * 4000 + b" token=S3cretS3cretS3cret " + b"x" * (1500 + shift) + b" needle "
         data += b"y" * (1490 + shift) + b" token=S3cretS3cretS3cret " + b"z" * 4000
-        (segment,) = segments([data])
+        (segment,) = split_segments([data])
         begin, end = segment.line_at(data.index(b"needle"))
         assert b"needle" in segment.data[begin:end]
-        assert "cretS" not in redacted(segment.data[begin:end].decode())
+        assert "cretS" not in redact_secrets(segment.data[begin:end].decode())

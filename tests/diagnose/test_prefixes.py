@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.prefixes import peel
-from trtdx.rule import LEVELS
+from trtdx.diagnose.prefixes import peel_line
+from trtdx.rule import LOG_LEVELS
 
 # (line, message, level, rank)
 LINES = [
@@ -57,12 +57,12 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "message", "level", "rank"), LINES, ids=lambda value: str(value)[:40])
 def test_layers_are_peeled_from_the_outside_in(line, message, level, rank):
-    peeled = peel(line)
+    peeled = peel_line(line)
     assert (peeled.message, peeled.level, peeled.rank) == (message, level, rank)
 
 
 def test_layers_stack():
-    peeled = peel(
+    peeled = peel_line(
         "2026-11-15T10:00:00Z stdout F [1,2]<stdout>:[11/15/2026-10:00:00] [TRT-LLM] [RANK 2] [E] boom"
     )
     assert (peeled.message, peeled.level, peeled.rank, peeled.time) == (
@@ -75,6 +75,6 @@ def test_layers_stack():
 
 @given(st.text())
 def test_any_text_can_be_peeled(text):
-    peeled = peel(text)
+    peeled = peel_line(text)
     assert peeled.message in text
-    assert peeled.level in LEVELS
+    assert peeled.level in LOG_LEVELS

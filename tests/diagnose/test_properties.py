@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtdx.diagnose.promises import Promises
-from trtdx.diagnose.run import diagnose, text_source
+from trtdx.diagnose.rule_examples import RuleExamples
+from trtdx.diagnose.run import diagnose_sources, source_from_text
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book
 from trtdx.render import render_json, render_markdown, render_text
@@ -40,7 +40,7 @@ GARNISH = [
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=3000))
 def test_no_bytes_make_it_raise(data):
-    report = diagnose([text_source(data)], BOOK)
+    report = diagnose_sources([source_from_text(data)], BOOK)
     assert report_from_json(render_json(report)) == report
     assert render_text(report)
     assert render_markdown(report)
@@ -53,7 +53,7 @@ def test_no_bytes_make_it_raise(data):
     ).map("".join)
 )
 def test_no_mixture_of_real_lines_and_rubbish_makes_it_raise(text):
-    report = diagnose([text_source(text)], BOOK)
+    report = diagnose_sources([source_from_text(text)], BOOK)
     assert all(0 <= finding.confidence <= 1 for finding in report.findings)
     assert report_from_json(render_json(report)) == report
 
@@ -64,32 +64,32 @@ def test_no_mixture_of_real_lines_and_rubbish_makes_it_raise(text):
     st.randoms(use_true_random=False),
 )
 def test_the_order_of_files_does_not_change_the_report(texts, rng):
-    sources = [text_source(text, f"log{number}") for number, text in enumerate(texts)]
+    sources = [source_from_text(text, f"log{number}") for number, text in enumerate(texts)]
     shuffled = sources[:]
     rng.shuffle(shuffled)
-    assert diagnose(sources, BOOK) == diagnose(shuffled, BOOK)
+    assert diagnose_sources(sources, BOOK) == diagnose_sources(shuffled, BOOK)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EXAMPLES), st.integers(1, 64))
 def test_the_size_of_blocks_does_not_change_the_findings(text, size):
-    from trtdx.diagnose.sources import Source
+    from trtdx.diagnose.sources import LogSource
 
     data = text.encode()
-    cut = Source("log", lambda: (data[at : at + size] for at in range(0, len(data), size)))
-    assert diagnose([cut], BOOK).findings == diagnose([text_source(text)], BOOK).findings
+    cut = LogSource("log", lambda: (data[at : at + size] for at in range(0, len(data), size)))
+    assert diagnose_sources([cut], BOOK).findings == diagnose_sources([source_from_text(text)], BOOK).findings
 
 
 @pytest.mark.heavy
 def test_a_bounded_fuzz_run_over_mutated_logs():
     rng = random.Random(11)
-    promises = Promises(BOOK)
+    promises = RuleExamples(BOOK)
     for _ in range(2000):
         data = bytearray(rng.choice(EXAMPLES).encode())
         for _ in range(rng.randrange(1, 9)):
             at = rng.randrange(len(data) + 1)
             data[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(6))
-        report = promises.report_on(data.decode("utf-8", "replace"))
+        report = promises.diagnose_text(data.decode("utf-8", "replace"))
         assert report.summary.inputs == 1
 
 
@@ -99,7 +99,7 @@ def test_a_secret_in_any_line_never_leaves_in_any_form():
         spiced = (
             "\n".join(f"{line} {secret}" for line in example.splitlines()) + f"\npassword={secret[::-1]}\n"
         )
-        report = diagnose([text_source(spiced)], BOOK)
+        report = diagnose_sources([source_from_text(spiced)], BOOK)
         for out in (render_json(report), render_text(report, details=True), render_markdown(report)):
             assert secret not in out
             assert secret[::-1] not in out

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trtdx.diagnose.prefixes import peel
+from trtdx.diagnose.prefixes import peel_line
 
 
 def output(*command, cwd=None, env=None):
@@ -89,7 +89,7 @@ def test_ranks_of_a_real_mpirun_with_tagged_output(ask):
     text = output(
         "mpirun", "--oversubscribe", "--tag-output", "-n", "2", sys.executable, "-c", script, env=ROOT
     )
-    tagged = [peel(line) for line in text.splitlines() if "hello" in line or "quux" in line]
+    tagged = [peel_line(line) for line in text.splitlines() if "hello" in line or "quux" in line]
     assert {each.rank for each in tagged} == {0, 1}
     failed = next(each for each in tagged if "quux" in each.message)
     assert (failed.rank, failed.level, failed.message) == (1, "error", "quux flux")

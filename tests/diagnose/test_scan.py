@@ -37,19 +37,21 @@ def expected(texts, data):
 def test_scanners_agree_with_a_plain_search(texts, data, cut):
     muted = bytearray(len(texts))
     for scanner in (scan.KernelScanner(texts), scan.PythonScanner(texts)):
-        assert sorted(scanner.hits(data, 0, len(data), muted)) == expected(texts, data)
+        assert sorted(scanner.find_hits(data, 0, len(data), muted)) == expected(texts, data)
     middle = min(cut, len(data))
     kernel = scan.KernelScanner(texts)
     inside = [(at, n) for at, n in expected(texts, data) if at >= middle]
-    assert [hit for hit in sorted(kernel.hits(data, middle, len(data), muted)) if hit[0] >= middle] == inside
+    assert [
+        hit for hit in sorted(kernel.find_hits(data, middle, len(data), muted)) if hit[0] >= middle
+    ] == inside
 
 
 def test_texts_of_a_rule_are_found_whatever_their_case_and_place():
     texts = [f"text number {number} of many".encode() for number in range(5000)]
-    scanner = scan.scanner_for(texts)
+    scanner = scan.make_scanner(texts)
     for pad in range(16):
         data = b"x" * pad + b"TEXT Number 4321 OF MANY" + b"y" * (16 - pad)
-        assert (pad, 4321) in list(scanner.hits(data, 0, len(data), bytearray(len(texts))))
+        assert (pad, 4321) in list(scanner.find_hits(data, 0, len(data), bytearray(len(texts))))
 
 
 def test_two_threads_find_what_one_finds(monkeypatch):
@@ -57,9 +59,9 @@ def test_two_threads_find_what_one_finds(monkeypatch):
     data = b"".join(
         b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000)
     )
-    one = list(scan.KernelScanner(texts).hits(data, 0, len(data), bytearray(50)))
+    one = list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50)))
     monkeypatch.setattr(scan, "_WORTH_TWO", 1 << 40)
-    assert list(scan.KernelScanner(texts).hits(data, 0, len(data), bytearray(50))) == one
+    assert list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50))) == one
     assert sorted(one) == expected_fast(texts, data)
 
 
@@ -78,7 +80,7 @@ def test_a_muted_text_is_no_longer_reported():
     for scanner in (scan.KernelScanner(texts), scan.PythonScanner(texts)):
         muted = bytearray([1, 0])
         data = b"illegal memory access, something else, illegal memory access"
-        assert [number for _, number in scanner.hits(data, 0, len(data), muted)] == [1]
+        assert [number for _, number in scanner.find_hits(data, 0, len(data), muted)] == [1]
 
 
 @given(st.binary(max_size=500))

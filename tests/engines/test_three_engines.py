@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trtdx.engines.generate import generate
+from trtdx.engines.generate import generate_tokens
 from trtdx.tensors.taps import parse_selector
 
 torch = pytest.importorskip("torch")
@@ -34,7 +34,7 @@ from support.onnx_models import (  # noqa: E402
     prompts,
     torch_steps,
 )
-from trtdx.engines.onnxruntime.replay import replay  # noqa: E402
+from trtdx.engines.onnxruntime.replay import replay_onnx_module  # noqa: E402
 from trtdx.engines.tensorrt.evaluate.engine import TrtEngine  # noqa: E402
 from trtdx.engines.torch.hooks import tapped  # noqa: E402
 
@@ -61,7 +61,7 @@ class Three:
 
     def on_tensorrt(self, selector):
         seen = []
-        self.trt.watching(selector, seen.append).run(self.feeds)
+        self.trt.with_selector(selector, seen.append).run(self.feeds)
         return seen
 
 
@@ -190,9 +190,9 @@ def test_a_generation_on_three_engines(llama):
     seen = {"onnxruntime": [], "tensorrt": []}
     engines = [
         engine_of(llama.path, selector, sink=seen["onnxruntime"].append),
-        llama.trt.watching(selector, seen["tensorrt"].append),
+        llama.trt.with_selector(selector, seen["tensorrt"].append),
     ]
-    steps = [list(generate(engine, rows, 4)) for engine in engines]
+    steps = [list(generate_tokens(engine, rows, 4)) for engine in engines]
     tokens = [[step.tokens.tolist() for step in each] for each in steps]
     assert tokens[0] == tokens[1]
     state, theirs = steps[0][-1].state, []
@@ -212,7 +212,7 @@ def test_a_module_is_replayed_on_inputs_of_torch(llama, scope):
     entering = {each.place.name: each.tensor for each in llama.on_onnxruntime(f"{scope}:in")}
     left = [each for each in llama.on_torch(f"{scope}:out") if not each.place.number]
     for engine in (engine_of(llama.path), llama.trt):
-        results = replay(engine, scope, entering).values()
+        results = replay_onnx_module(engine, scope, entering).values()
         assert any(
             each.shape == tuple(left[0].tensor.shape) and np.allclose(each, left[0].tensor, **CLOSE)
             for each in results

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.formats.documents import UnreadableError, parse_json, read_at, read_bytes, read_json
+from trtdx.formats.documents import UnreadableError, parse_json, read_file_bytes, read_json, read_range
 from trtdx.host import RealHost, RecordedHost
 
 
@@ -61,26 +61,28 @@ def test_a_document_knows_the_place_of_each_value():
     document = read_json(
         RecordedHost({"engine/config.json": b'{"build_config": {"max_batch_size": 8}}'}), "engine/config.json"
     )
-    assert document.at("build_config.max_batch_size") == 8
-    assert document.where("build_config.max_batch_size") == "engine/config.json: build_config.max_batch_size"
-    assert document.at("build_config.max_batch_size.deeper") is None
+    assert document.value_at("build_config.max_batch_size") == 8
+    assert (
+        document.place_of("build_config.max_batch_size") == "engine/config.json: build_config.max_batch_size"
+    )
+    assert document.value_at("build_config.max_batch_size.deeper") is None
 
 
 def test_a_huge_file_is_refused_before_it_is_read(tmp_path):
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(10 << 30)
     with pytest.raises(UnreadableError, match="is larger than"):
-        read_bytes(RealHost(), str(tmp_path / "config.json"), 1 << 20)
+        read_file_bytes(RealHost(), str(tmp_path / "config.json"), 1 << 20)
 
 
 def test_a_file_that_vanished_has_a_reason(tmp_path):
     with pytest.raises(UnreadableError, match="No such file"):
-        read_at(RealHost(), str(tmp_path / "gone.json"), 0, 10)
+        read_range(RealHost(), str(tmp_path / "gone.json"), 0, 10)
 
 
 def test_a_part_of_a_file_is_read_alone():
-    assert read_at(RecordedHost({"a": b"0123456789"}), "a", 4, 3) == b"456"
-    assert read_at(RecordedHost({"a": b"0123456789"}), "a", 8, 30) == b"89"
+    assert read_range(RecordedHost({"a": b"0123456789"}), "a", 4, 3) == b"456"
+    assert read_range(RecordedHost({"a": b"0123456789"}), "a", 8, 30) == b"89"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.formats.documents import UnreadableError
-from trtdx.formats.pbtxt import Message, Name, PbtxtError, parse_pbtxt, read_pbtxt
+from trtdx.formats.pbtxt import PbtxtError, PbtxtMessage, PbtxtWord, parse_pbtxt, read_pbtxt
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def _message_class() -> type[ProtoMessage]:
 Node = _message_class()
 
 
-def plain(message: Message) -> dict[str, list[Any]]:
+def plain(message: PbtxtMessage) -> dict[str, list[Any]]:
     """Return a parsed message as protobuf's own fields would be listed."""
     out: dict[str, list[Any]] = {}
     for field in message.fields:
         value = field.value
-        out.setdefault(field.name, []).append(plain(value) if isinstance(value, Message) else str(value))
+        out.setdefault(field.name, []).append(plain(value) if isinstance(value, PbtxtMessage) else str(value))
     return out
 
 
@@ -102,34 +102,34 @@ def _spelled(field: Any, value: Any) -> Any:
 
 def test_a_configuration_is_read_in_all_its_spellings() -> None:
     message = parse_pbtxt(CONFIG)
-    assert message.text("name") == "tensorrt_llm"
-    assert message.text("backend") == "tensorrtllm"
-    assert message.integer("max_batch_size") == 8
-    first, second = message.messages("input")
-    assert [field.value for field in first.all("dims")] == [-1, 2]
-    assert first.text("data_type") == "TYPE_INT32"
-    assert second.truth("optional") is True
-    assert message.text("parameters", "value", "string_value") == "/engines\nAé"
+    assert message.text_at("name") == "tensorrt_llm"
+    assert message.text_at("backend") == "tensorrtllm"
+    assert message.integer_at("max_batch_size") == 8
+    first, second = message.messages_named("input")
+    assert [field.value for field in first.fields_named("dims")] == [-1, 2]
+    assert first.text_at("data_type") == "TYPE_INT32"
+    assert second.bool_at("optional") is True
+    assert message.text_at("parameters", "value", "string_value") == "/engines\nAé"
 
 
 def test_each_value_knows_its_line() -> None:
     message = parse_pbtxt(CONFIG)
-    field = message.at("parameters", "value", "string_value")
+    field = message.last_field("parameters", "value", "string_value")
     assert field is not None
     assert field.line == 11
-    assert message.all("input")[1].line == 7
+    assert message.fields_named("input")[1].line == 7
 
 
 def test_a_word_without_quotes_is_told_from_a_text() -> None:
     message = parse_pbtxt('a: true b: "true" c: ${decoupled_mode} d: "${engine_dir}"')
-    kinds = {name: isinstance(field.value, Name) for name, field in message.walk()}
+    kinds = {name: isinstance(field.value, PbtxtWord) for name, field in message.walk_fields()}
     assert kinds == {"a": True, "b": False, "c": True, "d": False}
-    assert message.truth("a") is True
-    assert message.truth("b") is None
+    assert message.bool_at("a") is True
+    assert message.bool_at("b") is None
 
 
 def test_the_last_of_several_values_counts() -> None:
-    assert parse_pbtxt("a: 1 a: 2").integer("a") == 2
+    assert parse_pbtxt("a: 1 a: 2").integer_at("a") == 2
 
 
 @pytest.mark.parametrize(
@@ -273,4 +273,4 @@ def test_what_protobuf_accepts_is_accepted(parts: list[str]) -> None:
 @given(text=st.text(max_size=80) | st.text("ab{}<>[]:,;\"'\\$#-.0x \n", max_size=60))
 def test_no_text_raises_anything_but_a_refusal(text: str) -> None:
     with contextlib.suppress(PbtxtError):
-        assert isinstance(parse_pbtxt(text), Message)
+        assert isinstance(parse_pbtxt(text), PbtxtMessage)

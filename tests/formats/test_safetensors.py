@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from support.make_hf import write_safetensors
 from trtdx.errors import InputError
-from trtdx.formats.safetensors import CORRUPT, LFS_POINTER, TRUNCATED, UNREADABLE, TensorEntry, read_header
+from trtdx.formats.safetensors import (
+    CORRUPT,
+    LFS_POINTER,
+    TRUNCATED,
+    UNREADABLE,
+    TensorEntry,
+    read_safetensors_header,
+)
 from trtdx.host import RealHost, RecordedHost
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n"
@@ -32,17 +39,17 @@ def entry(begin, end, dtype="F32", shape=None):
 
 
 def header_of(data):
-    return read_header(RecordedHost({"m/model.safetensors": data}), "m/model.safetensors")
+    return read_safetensors_header(RecordedHost({"m/model.safetensors": data}), "m/model.safetensors")
 
 
 def test_names_types_shapes_and_offsets_are_read(tmp_path):
     write_safetensors(tmp_path / "m.safetensors", {"a": ("BF16", (2, 3)), "b": ("F32", ())}, {"format": "pt"})
-    header = read_header(RealHost(), str(tmp_path / "m.safetensors"))
+    header = read_safetensors_header(RealHost(), str(tmp_path / "m.safetensors"))
     assert header.tensors == {
         "a": TensorEntry("BF16", (2, 3), (0, 12)),
         "b": TensorEntry("F32", (), (12, 16)),
     }
-    assert (header.tensors["b"].begin, header.tensors["b"].end, header.tensors["b"].bytes) == (12, 16, 4)
+    assert (header.tensors["b"].begin, header.tensors["b"].end, header.tensors["b"].data_bytes) == (12, 16, 4)
     assert header.metadata == {"format": "pt"}
     assert (header.fault, header.problem) == ("", "")
 
@@ -51,7 +58,7 @@ def test_a_file_of_the_real_library_reads_the_same(tmp_path):
     numpy = pytest.importorskip("numpy")
     save_file = pytest.importorskip("safetensors.numpy").save_file
     save_file({"x": numpy.zeros((3, 4), "float16"), "none": numpy.zeros((0, 2))}, tmp_path / "m.safetensors")
-    header = read_header(RealHost(), str(tmp_path / "m.safetensors"))
+    header = read_safetensors_header(RealHost(), str(tmp_path / "m.safetensors"))
     assert not header.fault
     assert {name: (each.dtype, each.shape) for name, each in header.tensors.items()} == {
         "x": ("F16", (3, 4)),
@@ -128,14 +135,14 @@ def test_a_header_of_a_million_entries_is_not_unfolded():
 
 def test_a_file_of_ten_gigabytes_is_read_at_once(tmp_path):
     write_safetensors(tmp_path / "m.safetensors", {"a": ("BF16", (5 << 30,))})
-    header = read_header(RealHost(), str(tmp_path / "m.safetensors"))
+    header = read_safetensors_header(RealHost(), str(tmp_path / "m.safetensors"))
     assert not header.fault
     assert header.file_bytes > 10 << 30
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "m.safetensors")
-    assert read_header(RealHost(), str(tmp_path / "m.safetensors")).fault == UNREADABLE
+    assert read_safetensors_header(RealHost(), str(tmp_path / "m.safetensors")).fault == UNREADABLE
 
 
 class VanishingHost(RealHost):
@@ -158,7 +165,7 @@ class VanishingHost(RealHost):
 @pytest.mark.parametrize(("at", "words"), [("open", "Permission denied"), ("size", "No such file")])
 def test_a_file_that_vanishes_or_is_closed_is_told(tmp_path, at, words):
     write_safetensors(tmp_path / "m.safetensors", {"a": ("BF16", (2,))})
-    header = read_header(VanishingHost(at), str(tmp_path / "m.safetensors"))
+    header = read_safetensors_header(VanishingHost(at), str(tmp_path / "m.safetensors"))
     assert header.fault == UNREADABLE
     assert words in header.problem
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.formats.shell import MOST_TEXT, parse_shell
+from trtdx.formats.shell import MAX_TEXT, parse_shell
 
 
 def words(text: str) -> list[list[str]]:
@@ -96,8 +96,8 @@ def test_bombs_come_to_an_end(text: str) -> None:
 
 
 def test_a_text_that_is_too_long_is_said_not_to_be_whole() -> None:
-    assert not parse_shell("a " * MOST_TEXT).is_whole
-    assert parse_shell("a b").is_whole
+    assert not parse_shell("a " * MAX_TEXT).is_complete
+    assert parse_shell("a b").is_complete
 
 
 @given(text=st.text(max_size=100) | st.text("ab $(){}<>'\"\\`|&;#=\n", max_size=60))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.formats import yaml_documents
-from trtdx.formats.documents import MOST_YAML_BYTES, UnreadableError
+from trtdx.formats.documents import MAX_YAML_BYTES, UnreadableError
 from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.host import RealHost
 
@@ -48,15 +48,15 @@ def _either_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def test_a_value_knows_its_file_line_and_key() -> None:
     document = parsed(EXTRA)
-    assert document.at("kv_cache_config.dtype") == "fp8"
-    assert document.where("kv_cache_config.dtype") == "extra.yaml:8: kv_cache_config.dtype"
-    assert document.where("nobody.wrote.this") == "extra.yaml: nobody.wrote.this"
+    assert document.value_at("kv_cache_config.dtype") == "fp8"
+    assert document.place_of("kv_cache_config.dtype") == "extra.yaml:8: kv_cache_config.dtype"
+    assert document.place_of("nobody.wrote.this") == "extra.yaml: nobody.wrote.this"
 
 
 def test_a_key_in_a_list_of_mappings_has_a_line() -> None:
     document = parsed("profiles:\n  - input_ids: 1\n  - input_ids: 2\n")
-    assert document.where("profiles[1].input_ids") == "extra.yaml:3: profiles[1].input_ids"
-    assert document.line("profiles[1]") == 3
+    assert document.place_of("profiles[1].input_ids") == "extra.yaml:3: profiles[1].input_ids"
+    assert document.line_of("profiles[1]") == 3
 
 
 def test_a_file_is_read_through_the_host(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_file_that_is_too_large_is_refused_without_reading_it_all(tmp_path: Pa
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(10 << 30)
-    with pytest.raises(UnreadableError, match=f"{MOST_YAML_BYTES:,}"):
+    with pytest.raises(UnreadableError, match=f"{MAX_YAML_BYTES:,}"):
         read_yaml(RealHost(), str(path))
 
 
@@ -91,7 +91,7 @@ def test_the_same_key_in_two_mappings_is_no_duplicate() -> None:
 def test_aliases_and_merge_keys_mean_what_they_mean_to_pyyaml() -> None:
     text = "base: &b {x: 1, y: [2]}\nuse: *b\nmore:\n  <<: *b\n  x: 5\nboth:\n  <<: [*b, {z: 3}]\n'<<': 7\n"
     assert parsed(text).data == yaml.safe_load(text)
-    assert parsed(text).where("more.y") == "extra.yaml:3: more.y"
+    assert parsed(text).place_of("more.y") == "extra.yaml:3: more.y"
 
 
 def test_keys_keep_their_spelling() -> None:

@@ -10,8 +10,8 @@ from support.make_engine import make_checkpoint, make_engine
 from support.make_hf import make_hf_model, make_tokenizer
 from support.make_triton import make_triton
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
-from trtdx.inspect.run import Question, inspect
+from trtdx.inspect.facts.machine import machine_from_flags
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
 from trtdx.knowledge.load import load_book
 from trtdx.render import render_json, render_markdown, render_text
 
@@ -30,12 +30,12 @@ def folder(tmp_path, monkeypatch):
 
 
 def report(*paths, commands=(), **machine):
-    question = Question(
+    question = InspectQuestion(
         paths=tuple(map(str, paths)),
         commands=tuple(commands),
-        machine=machine_from(**({"runtime": "", "gpu": "", "gpus": 0} | machine)),
+        machine=machine_from_flags(**({"runtime": "", "gpu": "", "gpus": 0} | machine)),
     )
-    return inspect(RealHost(), question, BOOK)
+    return inspect_artifacts(RealHost(), question, BOOK)
 
 
 def codes(*paths, **asked):

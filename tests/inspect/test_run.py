@@ -12,8 +12,8 @@ from support.make_hf import make_hf_model, make_lora, make_tokenizer
 from support.make_triton import make_triton
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
-from trtdx.inspect.run import Question, inspect
+from trtdx.inspect.facts.machine import machine_from_flags
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
 from trtdx.knowledge.load import load_book
 
 BOOK = load_book(RealHost())
@@ -42,12 +42,12 @@ class Deployment:
         make_checkpoint(checkpoint, **({"tp_size": 2} | self.changes["checkpoint"]))
         make_engine(engine, **({"tp_size": 2} | self.changes["engine"]))
         make_triton(Path(triton), engine, hf, **self.changes["triton"])
-        question = Question(
+        question = InspectQuestion(
             paths=(hf, checkpoint, triton, *self.more),
             commands=tuple(self.commands),
-            machine=machine_from(**self.changes["machine"]),
+            machine=machine_from_flags(**self.changes["machine"]),
         )
-        return inspect(RealHost(), question, BOOK)
+        return inspect_artifacts(RealHost(), question, BOOK)
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def test_a_correct_server_of_the_pytorch_backend_yields_nothing(tmp_path, tp):
     options = tmp_path / "extra.yaml"
     options.write_text("kv_cache_config:\n  free_gpu_memory_fraction: 0.8\n  enable_block_reuse: true\n")
     command = f"mpirun -n 1 trtllm-serve {model} --tp_size {tp} --max_batch_size 64 --extra_llm_api_options {options}"
-    report = inspect(
+    report = inspect_artifacts(
         RealHost(),
-        Question((str(model),), (command,), machine_from(runtime="1.2.1", gpu="H100", gpus=tp)),
+        InspectQuestion((str(model),), (command,), machine_from_flags(runtime="1.2.1", gpu="H100", gpus=tp)),
         BOOK,
     )
     assert [finding.message for finding in report.findings] == []
@@ -137,7 +137,7 @@ DAMAGES = {
 @pytest.mark.parametrize(("code", "name", "how"), DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_model_is_told_as_damaged(tmp_path, code, name, how):
     damage(make_hf_model(tmp_path / "hf"), name, **how)
-    report = inspect(RealHost(), Question((str(tmp_path / "hf"),)), BOOK)
+    report = inspect_artifacts(RealHost(), InspectQuestion((str(tmp_path / "hf"),)), BOOK)
     assert [finding.code for finding in report.findings] == [code]
 
 
@@ -156,11 +156,11 @@ def test_an_adapter_of_higher_rank_than_the_engine_takes(deployment):
 def test_a_path_that_is_nothing_gets_the_list_of_what_was_looked_for(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing of the kind")
     with pytest.raises(InputError) as caught:
-        inspect(RealHost(), Question((str(tmp_path / "notes.txt"),)), BOOK)
+        inspect_artifacts(RealHost(), InspectQuestion((str(tmp_path / "notes.txt"),)), BOOK)
     assert caught.value.message.count("\n  - ") >= 10
 
 
 def test_what_an_artifact_refers_to_and_is_not_there_is_no_crash(tmp_path):
     triton = make_triton(tmp_path / "triton", str(tmp_path / "engine"), str(tmp_path / "hf"))
-    report = inspect(RealHost(), Question((str(triton),)), BOOK)
+    report = inspect_artifacts(RealHost(), InspectQuestion((str(triton),)), BOOK)
     assert report.summary.inputs == 1

@@ -9,8 +9,8 @@ import pytest
 from support.make_engine import make_checkpoint, make_engine
 from support.make_hf import make_hf_model, make_tokenizer, mlp_shapes, model_config
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
-from trtdx.inspect.run import Question, inspect
+from trtdx.inspect.facts.machine import machine_from_flags
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
@@ -19,10 +19,10 @@ BOOK = load_book(RealHost())
 
 def worst(*paths, command="", runtime=""):
     commands = (command,) if command else ()
-    question = Question(
-        paths=tuple(map(str, paths)), commands=commands, machine=machine_from(runtime=runtime)
+    question = InspectQuestion(
+        paths=tuple(map(str, paths)), commands=commands, machine=machine_from_flags(runtime=runtime)
     )
-    findings = inspect(RealHost(), question, BOOK).findings
+    findings = inspect_artifacts(RealHost(), question, BOOK).findings
     return (findings[0].code, findings[0].severity) if findings else None
 
 
@@ -161,5 +161,5 @@ def test_a_share_of_memory_that_is_dropped_is_no_wrong_answer(tmp_path):
 
 def test_what_verifies_names_what_was_given(tmp_path):
     model = edited(make_hf_model(tmp_path / "hf", num_hidden_layers=2), num_key_value_heads=32)
-    [finding] = inspect(RealHost(), Question(paths=(str(model),)), BOOK).findings
+    [finding] = inspect_artifacts(RealHost(), InspectQuestion(paths=(str(model),)), BOOK).findings
     assert finding.verify == f"trtdx inspect {model}"

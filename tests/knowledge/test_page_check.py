@@ -6,7 +6,7 @@ import pytest
 
 from trtdx.errors import RulePageError, UnknownNameError
 from trtdx.knowledge.page_check import NEW_PAGE, check_page
-from trtdx.rule import RuleBook, examples, parse_rule
+from trtdx.rule import RuleBook, indented_examples, parse_rule
 
 PAGE = NEW_PAGE.replace("CODE", "ACME001").replace("SLUG", "bad-thing")
 
@@ -71,7 +71,7 @@ def test_an_unknown_rule_gets_its_nearest_name():
 
 
 def test_examples_are_blocks_indented_by_four():
-    assert examples("    a\n    b\nor\n    c\n\n    d\n") == ("a\nb", "c\n\nd")
+    assert indented_examples("    a\n    b\nor\n    c\n\n    d\n") == ("a\nb", "c\n\nd")
 
 
 RETIRED = """+++

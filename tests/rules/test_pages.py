@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from trtdx.diagnose.promises import Promises
+from trtdx.diagnose.rule_examples import RuleExamples
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book, packaged_folder
 from trtdx.knowledge.page_check import check_page
 from trtdx.render.markdown import is_command
-from trtdx.rule import Kind
+from trtdx.rule import RuleKind
 
 BOOK = load_book(RealHost())
 AREAS = {
@@ -31,7 +31,7 @@ AREAS = {
 
 @pytest.fixture(scope="module")
 def promises():
-    return Promises(BOOK)
+    return RuleExamples(BOOK)
 
 
 @pytest.mark.parametrize("rule", BOOK.rules, ids=lambda rule: rule.code)
@@ -41,11 +41,11 @@ def test_rule_keeps_its_promises(rule, promises):
     )
     assert not problems
     if (
-        rule.found_in_logs or rule.front.harm
+        rule.has_log_wording or rule.front.harm
     ):  # what is found in the tensors of a run has its examples in the tests
         assert rule.fires_on or rule.artifacts_fire
         assert rule.silent_on or rule.artifacts_silent
-    assert [str(problem) for problem in promises.broken([rule])] == []
+    assert [str(problem) for problem in promises.check_rules([rule])] == []
 
 
 def test_every_command_is_one_that_a_shell_parses():
@@ -72,7 +72,7 @@ def _fixes(rule):
 
 def test_answers_are_the_same_without_the_kernel(monkeypatch):
     monkeypatch.setattr("trtdx.diagnose.scan._kernel", None)
-    assert [str(problem) for problem in Promises(BOOK).broken(BOOK)] == []
+    assert [str(problem) for problem in RuleExamples(BOOK).check_rules(BOOK)] == []
 
 
 def test_there_is_enough_knowledge_in_every_area():
@@ -83,26 +83,26 @@ def test_there_is_enough_knowledge_in_every_area():
 
 def test_a_retired_rule_names_the_one_that_took_its_place():
     dangling = {
-        rule.code for rule in BOOK if rule.front.replaced_by and not BOOK.knows(rule.front.replaced_by)
+        rule.code for rule in BOOK if rule.front.replaced_by and not BOOK.has_rule(rule.front.replaced_by)
     }
     assert dangling == set()
     assert {rule.code for rule in BOOK if rule.front.replaced_by and not rule.front.retired} == set()
 
 
 def test_what_a_rule_follows_is_a_rule():
-    dangling = {(rule.code, name) for rule in BOOK for name in rule.front.follows if not BOOK.knows(name)}
+    dangling = {(rule.code, name) for rule in BOOK for name in rule.front.follows if not BOOK.has_rule(name)}
     assert dangling == set()
 
 
 def test_fixes_of_causes_name_a_command_where_they_can():
-    causes = [rule for rule in BOOK if rule.kind is Kind.CAUSE]
+    causes = [rule for rule in BOOK if rule.kind is RuleKind.CAUSE]
     with_command = [rule for rule in causes if any(fix.command for fix in rule.front.fix)]
     assert len(with_command) / len(causes) >= 0.9
 
 
 def test_no_pattern_takes_long_on_a_hostile_line(promises):
     for line in ("error " * 1400, "a" * 8000, "tensorrt llm engine version " * 280, "(" * 8000, "0 " * 4000):
-        assert promises.report_on(line).summary.lines_read == 1
+        assert promises.diagnose_text(line).summary.lines_read == 1
 
 
 def test_no_command_does_harm_when_pasted():

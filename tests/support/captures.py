@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.align.names import place_in
-from trtdx.compare.align.pair_rows import arrays
-from trtdx.compare.sides.side import Side, Spec
+from trtdx.compare.align.name_meanings import parse_place
+from trtdx.compare.align.pair_rows import iterate_row_pieces
+from trtdx.compare.sides.side import Side, SideSpec
 from trtdx.tensors.statistics import source_from_array
 from trtdx.tensors.taps import Place
 
@@ -20,7 +20,7 @@ def place(name):
     if name.endswith(":new"):
         return Place("", "out", 0, name, "Cache", name)
     if ":" in name:
-        path, port, which = place_in(name)
+        path, port, which = parse_place(name)
         number, argument = (int(which), "") if which.isdigit() else (0, which)
         return Place(path, port, number, argument)
     if "." in name or "_output" in name:
@@ -30,7 +30,7 @@ def place(name):
 
 def write(folder, steps, *, engine="", rank=0, values=True, **details):
     """Write a capture of steps, each {name: array}, or of one rank of it."""
-    header = Header(engine=engine, rank=rank, details=details)
+    header = CaptureHeader(engine=engine, rank=rank, details=details)
     with CaptureWriter(folder, header, parquet=False) as writer:
         for number, tensors in steps.items() if isinstance(steps, dict) else enumerate(steps):
             for name, array in tensors.items():
@@ -39,7 +39,7 @@ def write(folder, steps, *, engine="", rank=0, values=True, **details):
 
 
 def opened(folder):
-    return Side(Spec("capture", str(folder)), Path(folder))
+    return Side(SideSpec("capture", str(folder)), Path(folder))
 
 
 def write_ranks(folder, ranks, **details):
@@ -108,7 +108,7 @@ class Text:
 
 def compared(pair, reference, candidate):
     """Return both tensors of a pair, whole."""
-    pieces = list(arrays(pair, reference, candidate))
+    pieces = list(iterate_row_pieces(pair, reference, candidate))
     return tuple(np.concatenate([piece[side] for piece in pieces]) for side in (0, 1))
 
 

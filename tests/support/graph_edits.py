@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trtdx.formats.onnx.graph import Graph
+from trtdx.formats.onnx.module_graph import OnnxGraph
 
 
 def nodes_of(model, scope, op):
-    graph = Graph(model)
+    graph = OnnxGraph(model)
     return [
         node
         for at, node in enumerate(graph.nodes)

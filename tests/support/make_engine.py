@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from support.make_hf import CONFIG, DTYPES, write_json, write_safetensors
-from trtdx.inspect.facts.build_defaults import defaults_of
+from trtdx.inspect.facts.build_defaults import defaults_of_release
 from trtdx.knowledge import versions
 
 HIDDEN, LAYERS, VOCAB = CONFIG["hidden_size"], CONFIG["num_hidden_layers"], CONFIG["vocab_size"]
@@ -222,7 +222,7 @@ def make_engine(
 
 def engine_config(version: str = "1.2.1", **overrides: Any) -> dict[str, Any]:
     """Return config.json of an engine built with a release's defaults."""
-    known = defaults_of(version)
+    known = defaults_of_release(version)
     build = {name.partition(".")[2]: value for name, value in known.items() if name.startswith("build.")}
     plugin = {name.partition(".")[2]: value for name, value in known.items() if name.startswith("plugin.")}
     lora = overrides.pop("lora_config", {})

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from trtdx.memory.nouns import GIB, Device, Dims, Formats, Layout, Limits, Running, Setup
+from trtdx.memory.nouns import (
+    GIB,
+    Device,
+    Dims,
+    Formats,
+    ParallelLayout,
+    RuntimeSettings,
+    ServingLimits,
+    Setup,
+)
 
 LLAMA_7B = Dims(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_dim=128, intermediate_size=11008,
@@ -47,10 +56,10 @@ def make_setup(
     return Setup(
         model="",
         dims=dims,
-        layout=Layout(**(layout or {})),
+        layout=ParallelLayout(**(layout or {})),
         formats=Formats(dtype=dtype, weights=weights, kv=kv, excluded=excluded),
-        limits=Limits(**asked),
-        running=Running(**running),
+        limits=ServingLimits(**asked),
+        running=RuntimeSettings(**running),
         device=device,
         draft=draft,
     )

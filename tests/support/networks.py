@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trtdx.engines.tensorrt import evaluate, prepare
-from trtdx.engines.tensorrt.bindings import new_builder
+from trtdx.engines.tensorrt import evaluate, prepare_network
+from trtdx.engines.tensorrt.bindings import create_builder
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 
@@ -27,7 +27,7 @@ class Net:
     """A strongly typed network and the arrays its weights live in."""
 
     def __init__(self):
-        self.builder = new_builder(trt, LOG)
+        self.builder = create_builder(trt, LOG)
         self.trt = self.builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         self.kept = []
 
@@ -60,4 +60,4 @@ class Net:
         return evaluate(self.trt, inputs, taps)
 
     def prepare(self, **options):
-        return prepare(self.trt, **options)
+        return prepare_network(self.trt, **options)

@@ -177,7 +177,7 @@ def llama_feeds(batch=2, new=5, old=3):
 
 def seen_on_both(llama, selector, steps, prompt=12):
     """Return what torch and ONNX Runtime show of a generation that was made before."""
-    from trtdx.engines.generate import generate
+    from trtdx.engines.generate import generate_tokens
     from trtdx.engines.torch.hooks import tapped
     from trtdx.tensors.taps import parse_selector
 
@@ -187,5 +187,5 @@ def seen_on_both(llama, selector, steps, prompt=12):
     with tapped(llama.module, parse_selector(selector), theirs.append):
         assert len(list(torch_steps(llama.module, tokens, mask, prompt))) == len(steps)
     engine = engine_of(llama.path, selector, sink=ours.append)
-    list(generate(engine, tokens[:, :prompt], len(steps), attention_mask=mask[:, :prompt]))
+    list(generate_tokens(engine, tokens[:, :prompt], len(steps), attention_mask=mask[:, :prompt]))
     return theirs, ours

@@ -19,8 +19,8 @@ from onnx.backend.test.runner import Runner, _normalize_tensor
 from onnx.reference import ReferenceEvaluator
 
 from support.onnx_node_deviations import deviation_of
-from trtdx.engines.tensorrt import prepare
-from trtdx.engines.tensorrt.network.values import numpy_dtype
+from trtdx.engines.tensorrt import prepare_network
+from trtdx.engines.tensorrt.network.values import trt_numpy_dtype
 
 LOGGER = trt.Logger(trt.Logger.INTERNAL_ERROR)
 
@@ -49,7 +49,7 @@ def check_layers(ready, feed):
     for layer, outputs in ready.steps(feed, "all"):
         for number, tensor in enumerate(layer.outputs):
             value, shape = outputs[tensor.name], layer.trt.get_output(number).shape
-            assert value.dtype == numpy_dtype(tensor.dtype), (
+            assert value.dtype == trt_numpy_dtype(tensor.dtype), (
                 f"{layer.name}: {value.dtype} is not {tensor.dtype}"
             )
             fits = len(shape) == value.ndim and all(
@@ -77,7 +77,7 @@ def outcome(case):
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     if not trt.OnnxParser(network, LOGGER).parse(case.model.SerializeToString()):
         return {"status": "rejected"}
-    ready = prepare(network)
+    ready = prepare_network(network)
     layers = 0
     for inputs, outputs in case.data_sets:
         feed = feed_of(case.model, arrays_of(inputs), ready.graph.inputs)

@@ -85,7 +85,7 @@ def seen_at(model, path, rows, step):
 
 def seen_in(model, rows, step):
     """Return all that passes at a step, and the states after each step."""
-    from trtdx.engines.generate import generate
+    from trtdx.engines.generate import generate_tokens
     from trtdx.engines.torch.engine import TorchEngine
     from trtdx.engines.torch.values import array_from_tensor
 
@@ -98,7 +98,7 @@ def seen_in(model, rows, step):
     states = []
     forced = np.array([[7, 11, 13, 17][: step + 1]] * len(rows))
     with TorchEngine(model, "**:*", sink=keep) as engine:
-        states += [each.state for each in generate(engine, rows, step + 1, forced=forced)]
+        states += [each.state for each in generate_tokens(engine, rows, step + 1, forced=forced)]
     return kept, states
 
 
@@ -159,9 +159,9 @@ def suspect_of(
             name: each for name, each in theirs.items() if not any(name.endswith(f":{each}") for each in own)
         },
         candidate_outputs=outputs | {name: kept[name] for name in inner},
-        counts=counts,
+        counted_tokens=counts,
         dtype=dtype,
-        again=(lambda: computed()[1]) if twice else None,
+        rerun_candidate=(lambda: computed()[1]) if twice else None,
     )
 
 

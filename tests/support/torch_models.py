@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trtdx.engines.generate import generate, start_state
+from trtdx.engines.generate import generate_tokens, initial_state
 
 LAYERS, VOCABULARY = 3, 120
 SIZES = {
@@ -74,7 +74,7 @@ def watched_generation(model, selector, rows=ROWS, steps=1, **more):
         seen.append(each._replace(tensor=each.tensor.clone(), given=None))
 
     with TorchEngine(model, selector, sink=keep, **more) as engine:
-        states = [step.state for step in generate(engine, rows, steps)]
+        states = [step.state for step in generate_tokens(engine, rows, steps)]
     return seen, states
 
 
@@ -83,6 +83,6 @@ def names(seen):
 
 
 def feeds_of(engine, rows=ROWS[:1]):
-    state = start_state(engine, rows)
+    state = initial_state(engine, rows)
     positions = np.maximum(np.cumsum(state.mask, 1) - 1, 0)
     return {"input_ids": state.tokens, "attention_mask": state.mask, "position_ids": positions, **state.past}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from trtdx.compare.align.align import align
-from trtdx.compare.judge.envelope import Runs
-from trtdx.compare.nouns import Verdict
-from trtdx.compare.sides.side import BORDERS, Question, Side, Spec, open_side, run_into
+from trtdx.compare.align.align import align_sides
+from trtdx.compare.judge.honest_runs import ReferenceRuns
+from trtdx.compare.nouns import PairVerdict
+from trtdx.compare.sides.side import MODULE_BORDERS, ComparisonQuestion, Side, SideSpec, open_side, record_run
 from trtdx.host import RealHost
 
 VOCABULARY = 64
 ALONE = {"threads": "1"}  # many small products are slower on threads that wait for each other
-QUESTION = Question(
+QUESTION = ComparisonQuestion(
     prompts=tuple(
         tuple(np.random.default_rng(7).integers(1, VOCABULARY, length).tolist()) for length in (12, 9)
     ),
@@ -34,11 +34,11 @@ def save_llama(folder, layers=3, hidden=64, **more):
     return folder
 
 
-def side(spec, folder, *, question=QUESTION, forced=None, selector=BORDERS):
+def side(spec, folder, *, question=QUESTION, forced=None, selector=MODULE_BORDERS):
     return open_side(RealHost(), spec, question, folder, forced=forced, selector=selector)
 
 
-def mistaken(spec, folder, mistake, *, forced, question=QUESTION, selector=BORDERS):
+def mistaken(spec, folder, mistake, *, forced, question=QUESTION, selector=MODULE_BORDERS):
     """Return a candidate whose model is changed by a function before it runs."""
     import torch
 
@@ -47,19 +47,19 @@ def mistaken(spec, folder, mistake, *, forced, question=QUESTION, selector=BORDE
     with torch.no_grad():
         mistake(engine.model)
     try:
-        run_into(RealHost(), engine, question, folder, forced=forced)
+        record_run(RealHost(), engine, question, folder, forced=forced)
     finally:
         engine.close()
-    return Side(Spec("capture", str(folder)), folder)
+    return Side(SideSpec("capture", str(folder)), folder)
 
 
 def runs_of(reference, candidate, folder, *, question=QUESTION):
-    return Runs(RealHost(), question, folder, reference, candidate)
+    return ReferenceRuns(RealHost(), question, folder, reference, candidate)
 
 
 def pairs_of(reference, candidate):
-    return align(reference, candidate).pairs
+    return align_sides(reference, candidate).pairs
 
 
 def wrong(judged):
-    return [each for each in judged if each.verdict is Verdict.WRONG]
+    return [each for each in judged if each.verdict is PairVerdict.WRONG]

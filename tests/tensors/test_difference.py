@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.errors import InputError
-from trtdx.tensors.difference import Comparer, Difference, Sums, difference
+from trtdx.tensors.difference import DifferenceSums, TensorComparer, TensorDifference, measure_difference
 from trtdx.tensors.dtypes import DTYPES, numpy_dtype
 from trtdx.tensors.statistics import INSTRUCTIONS, use_kernel
 
 HERE = [name for name in INSTRUCTIONS if use_kernel(name) == name]
 use_kernel(INSTRUCTIONS[0])
 FLOATS = ["float64", "float32", "float16", "bfloat16"]
-EXACT = set(Sums._fields[:12])
+EXACT = set(DifferenceSums._fields[:12])
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +48,12 @@ def test_all_kernels_agree(reference, candidate, rows, length, seed):
     found = {}
     for name in HERE:
         use_kernel(name)
-        comparer = Comparer(one.size, row_length=length)
+        comparer = TensorComparer(one.size, row_length=length)
         comparer.add(one, other)
         found[name] = comparer.sums, comparer.rows()
     sums, lines = found["numpy"]
     for name in HERE[:-1]:
-        for field, a, b in zip(Sums._fields, found[name][0], sums, strict=True):
+        for field, a, b in zip(DifferenceSums._fields, found[name][0], sums, strict=True):
             if field in EXACT:
                 assert a == b, field
             elif field != "block_max":
@@ -87,7 +87,7 @@ def test_sixteen_bits_agree_where_many_errors_are_equal(dtype, count, apart, kin
     found = {}
     for name in HERE:
         use_kernel(name)
-        comparer = Comparer(count)
+        comparer = TensorComparer(count)
         comparer.add(np.ones(4), np.array([1, 1, 1, 1.003]))  # the worst so far is none of these types
         comparer.add(r, c)
         found[name] = comparer.sums
@@ -104,7 +104,7 @@ def test_the_metrics_are_what_they_say(name):
     rng = np.random.default_rng(0)
     reference = rng.normal(0, 1, (30, 50)).astype(np.float32)
     candidate = reference + rng.normal(0, 1e-3, reference.shape).astype(np.float32)
-    found = difference(reference, candidate, row_length=50)
+    found = measure_difference(reference, candidate, row_length=50)
     r, c = reference.astype(np.float64), candidate.astype(np.float64)
     d = c - r
     assert found.sums.max_abs == np.abs(d).max()
@@ -122,7 +122,7 @@ def test_the_metrics_are_what_they_say(name):
 @given(dtype=st.sampled_from(FLOATS), count=st.integers(0, 300), seed=st.integers(0, 2**32 - 1))
 def test_a_tensor_compared_with_itself_differs_nowhere(dtype, count, seed):
     array = tensor(np.random.default_rng(seed), count, dtype)
-    found = difference(array, array)
+    found = measure_difference(array, array)
     assert (found.sums.differing, found.sums.max_abs, found.sums.max_rel, found.not_finite) == (0, 0, 0, 0)
     if found.sums.compared:
         assert (found.rms, found.relative_l2, found.ulp_max) == (0, 0, 0)
@@ -135,8 +135,8 @@ def test_pieces_add_up_to_the_whole(name):
     rng = np.random.default_rng(3)
     one, other = rng.normal(0, 1, (2, 6000))
     other[[5, 4000]] = np.nan, np.inf
-    whole = difference(one, other)
-    comparer = Comparer(6000, row_length=500)
+    whole = measure_difference(one, other)
+    comparer = TensorComparer(6000, row_length=500)
     for start in (0, 2000, 4500):
         end = {0: 2000, 2000: 4500, 4500: 6000}[start]
         comparer.add(one[start:end], other[start:end])
@@ -150,11 +150,11 @@ def test_pieces_add_up_to_the_whole(name):
 
 def test_what_is_no_number_is_counted_and_left_out():
     nan, inf = np.nan, np.inf
-    found = difference(
+    found = measure_difference(
         np.array([nan, nan, 1.0, inf, inf, -inf, 0.0, 0.0]),
         np.array([nan, 1.0, nan, inf, -inf, 5.0, 0.0, 2.0]),
     )
-    assert found.sums == Sums(
+    assert found.sums == DifferenceSums(
         pairs=8, compared=2, differing=1, from_zero=1, nan_reference=1, nan_candidate=1, nan_both=1,
         inf_differing=2, inf_equal=1, worst_at=7, max_abs=2.0, dd=4.0, cc=4.0, d=2.0, abs_d=2.0, block_max=2.0,
     )  # fmt: skip
@@ -164,25 +164,25 @@ def test_what_is_no_number_is_counted_and_left_out():
 
 def test_ulps_are_of_the_coarser_type():
     one = np.full(10, 1.0, np.float32)
-    assert difference(one, one + np.float32(2.0**-23)).ulp_max == 1
-    assert difference(one, np.full(10, 1.0 + 2.0**-7, numpy_dtype("bfloat16"))).ulp_max == 1
-    assert difference(np.zeros(3, np.float16), np.full(3, 2.0**-24, np.float16)).ulp_p50 == 1
+    assert measure_difference(one, one + np.float32(2.0**-23)).ulp_max == 1
+    assert measure_difference(one, np.full(10, 1.0 + 2.0**-7, numpy_dtype("bfloat16"))).ulp_max == 1
+    assert measure_difference(np.zeros(3, np.float16), np.full(3, 2.0**-24, np.float16)).ulp_p50 == 1
     tiny = np.full(3, 2.0**-149, np.float32)
-    assert difference(tiny, 2 * tiny).ulp_max == 1
+    assert measure_difference(tiny, 2 * tiny).ulp_max == 1
 
 
 def test_nothing_to_compare():
-    found = difference(np.array([np.nan]), np.array([1.0]))
-    assert isinstance(found, Difference)
+    found = measure_difference(np.array([np.nan]), np.array([1.0]))
+    assert isinstance(found, TensorDifference)
     assert math.isnan(found.rms)
-    assert math.isnan(difference(np.zeros(0), np.zeros(0)).cosine)
+    assert math.isnan(measure_difference(np.zeros(0), np.zeros(0)).cosine)
     with pytest.raises(InputError, match="3 values cannot be compared with 4"):
-        difference(np.zeros(3), np.zeros(4))
+        measure_difference(np.zeros(3), np.zeros(4))
     with pytest.raises(InputError, match="complex64"):
-        difference(np.zeros(3, np.complex64), np.zeros(3))
+        measure_difference(np.zeros(3, np.complex64), np.zeros(3))
 
 
 def test_whole_numbers_and_eight_bits_compare_too():
-    assert difference(np.arange(5), np.arange(5) + 1).rms == 1
-    found = difference(np.array([1.0, 2.0]), np.array([1.0, 2.5], numpy_dtype("float8_e4m3fn")))
+    assert measure_difference(np.arange(5), np.arange(5) + 1).rms == 1
+    found = measure_difference(np.array([1.0, 2.0]), np.array([1.0, 2.5], numpy_dtype("float8_e4m3fn")))
     assert found.sums.max_abs == 0.5

@@ -17,14 +17,14 @@ from trtdx.tensors import statistics as stats
 from trtdx.tensors.dtypes import DTYPES, numpy_dtype
 from trtdx.tensors.statistics import (
     INSTRUCTIONS,
-    Source,
     Statistics,
+    TensorSource,
+    array_statistics,
     kernel_in_use,
     measure_into,
     source_from_array,
     source_from_torch,
-    statistics,
-    statistics_of,
+    source_statistics,
     use_kernel,
 )
 
@@ -59,7 +59,7 @@ def with_each(address: int, count: int, dtype: str) -> dict[str, Statistics]:
     found = {}
     for name in HERE:
         use_kernel(name)
-        found[name] = statistics_of(Source(address, count, dtype, (count,)))
+        found[name] = source_statistics(TensorSource(address, count, dtype, (count,)))
     return found
 
 
@@ -110,20 +110,20 @@ def test_counts_and_extremes_are_those_of_the_type_itself(dtype):
     finite = wide[np.isfinite(wide)]
     for name in HERE:
         use_kernel(name)
-        found = statistics(array)
+        found = array_statistics(array)
         assert (found.elements, found.nan) == (array.size, np.isnan(wide).sum())
         assert (found.pos_inf, found.neg_inf) == ((wide == math.inf).sum(), (wide == -math.inf).sum())
         assert found.zeros == 2
         assert found.subnormals == ((finite != 0) & (np.abs(finite) < float(info.smallest_normal))).sum() > 0
         assert (found.min, found.max, found.absmax) == (finite.min(), finite.max(), np.abs(finite).max())
-        assert math.copysign(1, statistics(np.array([-0.0], array.dtype)).min) == 1
+        assert math.copysign(1, array_statistics(np.array([-0.0], array.dtype)).min) == 1
 
 
 @pytest.mark.parametrize("name", HERE)
 def test_mean_and_deviation_survive_a_large_mean(name):
     use_kernel(name)
     array = np.float64(1e9) + np.random.default_rng(0).normal(0, 1e-3, 100_003)
-    found = statistics(array)
+    found = array_statistics(array)
     away = array - array[0]  # exact
     mean = math.fsum(away) / array.size
     assert found.mean == array[0] + mean
@@ -134,7 +134,7 @@ def test_mean_and_deviation_survive_a_large_mean(name):
 @pytest.mark.parametrize("factor", [1e-320, 1e-200, 1e-160, 1.0, 1e160, 1e300])
 def test_squares_that_no_double_holds(name, factor):
     use_kernel(name)
-    found = statistics(np.array([3.0, 4.0, 0.0]) * factor)
+    found = array_statistics(np.array([3.0, 4.0, 0.0]) * factor)
     assert math.isclose(found.l2, 5 * factor, rel_tol=1e-3 if factor < 1e-310 else 1e-12)
     assert math.isclose(found.mean, 7 / 3 * factor, rel_tol=1e-3 if factor < 1e-310 else 1e-12)
 
@@ -143,35 +143,35 @@ def test_squares_that_no_double_holds(name, factor):
 def test_quantiles_are_exact_up_to_the_sample_and_close_beyond(name):
     use_kernel(name)
     ordered = np.arange(101, dtype=np.float32)
-    small = statistics(np.random.default_rng(0).permutation(ordered))
+    small = array_statistics(np.random.default_rng(0).permutation(ordered))
     assert small[12:19] == (1, 5, 25, 50, 75, 95, 99)
     rng = np.random.default_rng(1)
     large = rng.normal(0, 1, (500, 512)).astype(np.float32)
     large[:, 7] = 1000.0  # an outlier channel must not fall in step with the sample
-    found = statistics(large)
+    found = array_statistics(large)
     exact = np.quantile(large, [0.01, 0.05, 0.25, 0.5, 0.75, 0.95])
     assert np.abs(np.array(found[12:18]) - exact).max() < 0.5
     assert found.p50 == pytest.approx(exact[3], abs=0.15)
 
 
 def test_empty_scalar_and_strided():
-    empty = statistics(np.zeros((0, 3), np.float16))
+    empty = array_statistics(np.zeros((0, 3), np.float16))
     assert empty.elements == 0
     assert math.isnan(empty.mean)
     assert empty.l2 == 0
-    assert statistics(np.array(3.5)).mean == 3.5
+    assert array_statistics(np.array(3.5)).mean == 3.5
     grid = np.arange(24.0).reshape(4, 6)
-    assert statistics(grid[::2, ::-3]) == statistics(np.ascontiguousarray(grid[::2, ::-3]))
-    assert statistics(grid.T) == statistics(np.ascontiguousarray(grid.T))
-    assert statistics(grid.astype(">f8")) == statistics(grid)
+    assert array_statistics(grid[::2, ::-3]) == array_statistics(np.ascontiguousarray(grid[::2, ::-3]))
+    assert array_statistics(grid.T) == array_statistics(np.ascontiguousarray(grid.T))
+    assert array_statistics(grid.astype(">f8")) == array_statistics(grid)
 
 
 def test_the_hash_is_xxh3_of_the_bytes_alone():
     array = np.arange(12, dtype=np.int16)
     expected = xxhash.xxh3_128_hexdigest(array.tobytes())
-    assert statistics(array).hash == statistics(array.reshape(3, 4)).hash == expected
-    assert statistics(array.view(np.float16)).hash == expected
-    assert statistics(np.zeros(0)).hash == xxhash.xxh3_128_hexdigest(b"")
+    assert array_statistics(array).hash == array_statistics(array.reshape(3, 4)).hash == expected
+    assert array_statistics(array.view(np.float16)).hash == expected
+    assert array_statistics(np.zeros(0)).hash == xxhash.xxh3_128_hexdigest(b"")
 
 
 def test_torch_tensors_are_measured_where_they_lie():
@@ -181,23 +181,23 @@ def test_torch_tensors_are_measured_where_they_lie():
     assert source.address == tensor.data_ptr()
     assert (source.dtype, source.shape, source.device) == ("bfloat16", (3, 5), "cpu")
     wide = tensor.double()
-    found = statistics_of(source)
+    found = source_statistics(source)
     assert found.mean == pytest.approx(wide.mean().item())
     assert found.max == wide.max().item()
     turned = source_from_torch(tensor.t())
-    assert (turned.shape, statistics_of(turned).max) == ((5, 3), found.max)
+    assert (turned.shape, source_statistics(turned).max) == ((5, 3), found.max)
     eight = torch.randn(7).to(torch.float8_e4m3fn)
-    assert statistics_of(source_from_torch(eight)).absmax == eight.float().abs().max().item()
+    assert source_statistics(source_from_torch(eight)).absmax == eight.float().abs().max().item()
 
 
 def test_flushing_subnormals_to_zero_does_not_change_what_is_seen():
     torch = pytest.importorskip("torch")
     array = np.array([1e-40, -3e-41, 0.0], np.float32)
-    expected = statistics(array)
+    expected = array_statistics(array)
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush subnormals")
     try:
-        found = statistics(array)
+        found = array_statistics(array)
     finally:
         torch.set_flush_denormal(False)
     assert found == expected
@@ -206,9 +206,9 @@ def test_flushing_subnormals_to_zero_does_not_change_what_is_seen():
 
 
 def measured(array):
-    source, row = source_from_array(array), bytearray(stats.ROW.size)
+    source, row = source_from_array(array), bytearray(stats.STATISTICS_STRUCT.size)
     special = measure_into(row, 0, source.address, source.elements, DTYPES[source.dtype].code)
-    return special, stats.ROW.unpack(row)
+    return special, stats.STATISTICS_STRUCT.unpack(row)
 
 
 def test_what_is_not_finite_is_counted():
@@ -224,7 +224,7 @@ def test_complex_numbers_are_counted_and_not_measured():
 
 def test_a_type_that_cannot_be_captured_is_refused_by_name():
     with pytest.raises(InputError, match="datetime64"):
-        statistics(np.array(["2020-01-01"], "datetime64[D]"))
+        array_statistics(np.array(["2020-01-01"], "datetime64[D]"))
 
 
 def test_a_row_that_does_not_fit_is_refused():
@@ -257,4 +257,4 @@ def test_without_a_compiler_numpy_does_it(tmp_path):
         [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=60
     )
     array = np.linspace(-1, 1, 1000, dtype=np.float32)
-    assert done.stdout.split()[:2] == ["1.0", statistics(array).hash], done.stderr
+    assert done.stdout.split()[:2] == ["1.0", array_statistics(array).hash], done.stderr

@@ -72,7 +72,7 @@ def test_exclusions_alone_take_away_from_everything():
 
 def test_nothing_selected_names_what_is_near():
     with pytest.raises(InputError) as caught:
-        parse_selector("layers.*.mpl:out").selected(places("model."))
+        parse_selector("layers.*.mpl:out").select_or_raise(places("model."))
     assert "mlp" in caught.value.fix
 
 
@@ -94,5 +94,7 @@ def test_any_text_selects_or_is_refused(text):
 def test_a_misspelt_part_of_a_union_is_an_error():
     places = [Place("model.layers.0.mlp"), Place("model.layers.0.self_attn")]
     with pytest.raises(InputError, match=r"nothing is selected by 'layers\.\*\.mlpp'"):
-        parse_selector("layers.*.self_attn, layers.*.mlpp").selected(places)
-    assert parse_selector("layers.*.self_attn, !nothing").selected(places)  # an exclusion may hit nothing
+        parse_selector("layers.*.self_attn, layers.*.mlpp").select_or_raise(places)
+    assert parse_selector("layers.*.self_attn, !nothing").select_or_raise(
+        places
+    )  # an exclusion may hit nothing

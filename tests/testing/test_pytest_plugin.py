@@ -69,10 +69,10 @@ def run(pytester, monkeypatch):
     for name in ("CI", "BUILD_NUMBER"):  # with these pytest repeats whole messages in its summary
         monkeypatch.delenv(name, raising=False)
     import trtdx.pytest_plugin
-    import trtdx.testing.builder
     import trtdx.testing.dx
-    import trtdx.testing.failing
-    import trtdx.testing.ledger
+    import trtdx.testing.failure_report
+    import trtdx.testing.golden_ledger
+    import trtdx.testing.networks
 
     def run(*args, **sources):
         if sources:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.groups import OptionGroup
+from trtdx.cli.options import FindingOptions, OutputOptions, emit_report
 from trtdx.host import RealHost
-from trtdx.optional import need_all
+from trtdx.optional import require_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.engines.tensorrt.build.nouns import Progress
+    from trtdx.engines.tensorrt.build.nouns import BuildProgress
 
 
-class Variant(str, Enum):
+class TapVariant(str, Enum):
     """How taps are marked in the engine."""
 
     OUTPUTS = "outputs"
@@ -28,7 +29,37 @@ class Variant(str, Enum):
     NONE = "none"
 
 
-def build(
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(OptionGroup):
+    """What is marked in a network, and for which shapes and GPUs it is built."""
+
+    tap: Annotated[
+        str, typer.Option("--tap", metavar="SELECTOR", help="What to mark in the engine.", show_default=False)
+    ] = ""
+    variant: Annotated[
+        TapVariant,
+        typer.Option(
+            "--variant",
+            help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
+        ),
+    ] = TapVariant.NONE
+    profile: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            metavar="'INPUT:MIN,OPT,MAX ...'",
+            help="An optimization profile, such as 'ids:1x1,2x32,4x128 mask:1x1,2x32,4x128'. May be repeated.",
+        ),
+    ] = None
+    compute_capability: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
+        ),
+    ] = None
+
+
+def build_engine(
     source: Annotated[
         str,
         typer.Argument(
@@ -37,62 +68,38 @@ def build(
             show_default=False,
         ),
     ],
-    tap: Annotated[
-        str, typer.Option("--tap", metavar="SELECTOR", help="What to mark in the engine.", show_default=False)
-    ] = "",
-    variant: Annotated[
-        Variant,
-        typer.Option(
-            "--variant",
-            help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
-        ),
-    ] = Variant.NONE,
-    profile: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--profile",
-            metavar="'INPUT:MIN,OPT,MAX ...'",
-            help="An optimization profile, such as 'ids:1x1,2x32,4x128 mask:1x1,2x32,4x128'. May be repeated.",
-        ),
-    ] = None,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
-        ),
-    ] = None,
+    marks: NetworkOptions,
+    findings: FindingOptions,
+    output: OutputOptions,
     out: Annotated[
         str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)
     ] = "",
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
-    graph = ("onnx", "onnx_ir") if tap and source.endswith(".onnx") else ()
-    need_all(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), to="compile this")
+    graph = ("onnx", "onnx_ir") if marks.tap and source.endswith(".onnx") else ()
+    require_packages(("numpy", "ml_dtypes", *graph, "tensorrt_rtx"), purpose="compile this")
 
-    from trtdx.capture.build.report import build_report
-    from trtdx.engines.tensorrt.build.build import build as compile_network
+    from trtdx.capture.build.report import render_build_report
+    from trtdx.engines.tensorrt.build.build import build_plan as compile_network
     from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
     from trtdx.engines.tensorrt.build.nouns import BuildOptions
-    from trtdx.knowledge.load import load_book
 
-    if variant is not Variant.NONE and not tap and ":" not in source:
-        raise typer.BadParameter(f"--variant {variant.value} needs --tap, which says what to mark")
-    book = load_book(RealHost(), rules or [])
-    options, profiles = BuildOptions(compute_capabilities=tuple(gpu or ())), tuple(profile or ())
+    if marks.variant is not TapVariant.NONE and not marks.tap and ":" not in source:
+        raise typer.BadParameter(f"--variant {marks.variant.value} needs --tap, which says what to mark")
+    book = findings.load_rules(RealHost())
+    options, profiles = (
+        BuildOptions(compute_capabilities=tuple(marks.compute_capability or ())),
+        tuple(marks.profile or ()),
+    )
     production = None
     try:
-        with building() as progress:
-            if variant is not Variant.NONE:
+        with show_building() as progress:
+            if marks.variant is not TapVariant.NONE:
                 production = compile_network(source, profiles=profiles, options=options, progress=progress)
             built = compile_network(
                 source,
-                selector=tap,
-                variant=variant.value,
+                selector=marks.tap,
+                variant=marks.variant.value,
                 profiles=profiles,
                 options=options,
                 plan=out or None,
@@ -101,16 +108,16 @@ def build(
     except BuildCancelledError:
         raise
     except BuildError as err:
-        report = build_report(err, book)
+        report = render_build_report(err, book)
         if not report.findings:
             raise
     else:
-        report = build_report(built, book, production=production)
-    emit(report, json=json, markdown=markdown, color=color, details=True, fail_on=fail_on)
+        report = render_build_report(built, book, production=production)
+    emit_report(report, output, findings, details=True)
 
 
 @contextlib.contextmanager
-def building() -> Iterator[Callable[[Progress], None] | None]:
+def show_building() -> Iterator[Callable[[BuildProgress], None] | None]:
     """Give a function that shows how far a build has come, where a person watches."""
     if not sys.stderr.isatty():
         yield None
@@ -120,4 +127,4 @@ def building() -> Iterator[Callable[[Progress], None] | None]:
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("building", total=1.0)
-        yield lambda each: bar.update(task, completed=each.fraction, description=each.phase[-40:])
+        yield lambda state: bar.update(task, completed=state.fraction, description=state.phase[-40:])

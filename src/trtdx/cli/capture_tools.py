@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from trtdx.cli.capture_options import CaptureArgument, EngineName, EngineOption, emit_table
-from trtdx.cli.options import AllOption, ColorOption, FailOnOption, JsonOption, MarkdownOption
-from trtdx.cli.output import Color, FailOn, emit, write
+from trtdx.cli.options import AllOption, FindingOptions, OutputOptions, emit_report
+from trtdx.cli.output import write_output
 from trtdx.host import RealHost
 
 
-def show(
+def show_capture(
     capture: CaptureArgument,
+    findings: FindingOptions,
+    output: OutputOptions,
     selector: Annotated[
         str, typer.Argument(metavar="SELECTOR", help="Only these tensors.", show_default=False)
     ] = "",
@@ -23,41 +25,34 @@ def show(
     ] = "",
     sort: Annotated[str, typer.Option("--sort", help="order, absmax, std, nan or bytes.")] = "order",
     show_all: AllOption = False,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
 ) -> None:
     """Show what is in a capture: each tensor over its steps, the tokens, and the first that is not finite."""
     from trtdx.capture.run import capture_report
-    from trtdx.knowledge.load import load_book
 
     report = capture_report(
         capture,
-        load_book(RealHost()),
+        findings.load_rules(RealHost()),
         selector=selector,
         steps=steps,
         sort=sort,
-        most=0 if show_all or json else None,
+        most=0 if show_all or output.is_json else None,
     )
-    emit(report, json=json, markdown=markdown, color=color, details=show_all, fail_on=fail_on)
+    emit_report(report, output, findings, details=show_all)
 
 
-def query(
+def query_capture(
     capture: CaptureArgument,
     sql: Annotated[str, typer.Argument(metavar="SQL", help="One SELECT over the table `tensors`.")],
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    color: ColorOption = Color.AUTO,
+    output: OutputOptions,
 ) -> None:
     """Ask the statistics anything, in SQL."""
-    from trtdx.capture.run import checked_capture, query_section
+    from trtdx.capture.run import open_capture, query_section
 
-    with checked_capture(capture) as found:
-        emit_table(query_section(found, sql), capture, json, markdown, color)
+    with open_capture(capture) as opened:
+        emit_table(query_section(opened, sql), capture, output)
 
 
-def import_(
+def import_dump(
     dump: Annotated[
         str,
         typer.Argument(
@@ -67,16 +62,16 @@ def import_(
     capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
 ) -> None:
     """Read another tool's dump into a capture."""
-    from trtdx.capture.dumps.importers import import_capture
-    from trtdx.words import counted
+    from trtdx.capture.dumps.import_dump import import_capture
+    from trtdx.words import format_count
 
     done = import_capture(RealHost(), dump, capture)
-    write(f"{capture}: {counted(done.records, 'tensor')} from {dump} ({done.format})\n")
-    for line in done.told:
+    write_output(f"{capture}: {format_count(done.records, 'tensor')} from {dump} ({done.format})\n")
+    for line in done.notes:
         sys.stderr.write(f"note: {line}\n")
 
 
-def export(
+def export_values(
     capture: CaptureArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="An .npz or .safetensors file to make.")],
     tap: Annotated[
@@ -87,22 +82,23 @@ def export(
     ] = "",
 ) -> None:
     """Write the values kept in a capture to a file that other tools read."""
-    from trtdx.capture.dumps.exporters import export_capture
-    from trtdx.capture.run import checked_capture, selected_records
-    from trtdx.words import counted
+    from trtdx.capture.dumps.export import export_capture
+    from trtdx.capture.run import open_capture, selected_records
+    from trtdx.words import format_count
 
-    with checked_capture(capture) as found:
-        done = export_capture(found, file, selected_records(found, tap, steps))
-    write(f"{file}: {counted(done.tensors, 'tensor')}\n")
-    for line in done.told:
+    with open_capture(capture) as opened:
+        done = export_capture(opened, file, selected_records(opened, tap, steps))
+    write_output(f"{file}: {format_count(done.tensors, 'tensor')}\n")
+    for line in done.notes:
         sys.stderr.write(f"note: {line}\n")
 
 
-def replay(
+def replay_module(
     capture: CaptureArgument,
     module: Annotated[
         str, typer.Argument(metavar="MODULE", help="The module to compute alone: layers.3, layers.3.mlp.")
     ],
+    output: OutputOptions,
     model: Annotated[
         str,
         typer.Option(
@@ -120,12 +116,9 @@ def replay(
         str,
         typer.Option("--out", metavar="DIR", help="Capture what is computed inside it.", show_default=False),
     ] = "",
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    color: ColorOption = Color.AUTO,
 ) -> None:
     """Compute one module with captured inputs, on any engine that has it, beside what was captured."""
     from trtdx.capture.session.replay import replay_section
 
     section = replay_section(capture, module, model=model, engine=engine.value, step=step, out=out)
-    emit_table(section, f"{module} of {capture}", json, markdown, color)
+    emit_table(section, f"{module} of {capture}", output)

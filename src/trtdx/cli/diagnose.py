@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit, fails
+from trtdx.cli.groups import refuse_pair
+from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
+from trtdx.cli.output import OutputFormat, reaches_severity
 from trtdx.host import RealHost
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-def command(
+
+def diagnose_logs(
+    findings: FindingOptions,
+    output: ReportOptions,
     paths: Annotated[
         list[str] | None,
         typer.Argument(
@@ -28,15 +34,10 @@ def command(
             "--follow", "-f", help="Keep reading while the log is being written; report each new cause."
         ),
     ] = False,
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
     redact_hosts: Annotated[
         bool,
         typer.Option("--redact-hosts", help="Hide host names and addresses too; secrets are always hidden."),
     ] = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
     save: Annotated[
         str,
         typer.Option(
@@ -46,44 +47,61 @@ def command(
             show_default=False,
         ),
     ] = "",
-    details: Annotated[
-        bool, typer.Option("--details", "-v", help="Also show all evidence and every folded symptom.")
-    ] = False,
 ) -> None:
     """Read logs and name the root cause first, with its evidence, the fix, and how to verify it."""
-    from trtdx.cli.follow import follow_until_interrupted
-    from trtdx.cli.progress import reading
-    from trtdx.cli.saving import saving
-    from trtdx.diagnose.run import diagnose
-    from trtdx.diagnose.sources import Source, sources
-    from trtdx.errors import InputError
-    from trtdx.knowledge.load import load_book
-    from trtdx.memory.logs.refine import with_memory_figures
-    from trtdx.redact import redactor
-
-    host = RealHost()
     named = paths or ([] if sys.stdin.isatty() else ["-"])
     if not named:
         raise typer.BadParameter("name a log file, a directory, a case, or - for standard input")
-    if (json and markdown) or (follow and (save or markdown)):
-        raise typer.BadParameter(
-            "--json and --markdown exclude each other; --follow goes with neither --save nor --markdown"
-        )
-    book = load_book(host, rules or [])
-    if follow:
-        report = follow_until_interrupted(
-            host, named, book, redact_hosts=redact_hosts, json=json, color=color
-        )
-        emit(report, json=json, markdown=False, color=color, details=details, fail_on=fail_on, one_line=True)
-    found, skipped = sources(host, named)
-    notes = [each.reason if each.unreadable else f"{each.name}: {each.reason}" for each in skipped]
+    if not follow:
+        _diagnose_whole(named, findings, output, redact_hosts=redact_hosts, save=save)
+    if save:
+        refuse_pair("--save", "--follow", "a case is made of logs that have ended")
+    if output.chosen_format not in (OutputFormat.TEXT, OutputFormat.JSON):
+        flag = "--markdown" if output.markdown else f"--format {output.chosen_format.value}"
+        refuse_pair(flag, "--follow", "causes are told one by one, as text or JSON lines")
+    _follow_logs(named, findings, output, redact_hosts=redact_hosts)
+
+
+def _follow_logs(
+    named: Sequence[str], findings: FindingOptions, output: ReportOptions, *, redact_hosts: bool
+) -> NoReturn:
+    from trtdx.cli.follow import follow_until_interrupted
+
+    host = RealHost()
+    report = follow_until_interrupted(
+        host,
+        named,
+        findings.load_rules(host),
+        redact_hosts=redact_hosts,
+        json=output.is_json,
+        color=output.color,
+        ignored=findings.ignored_codes(host),
+    )
+    emit_report(report, output, findings, one_line=True)
+
+
+def _diagnose_whole(
+    named: Sequence[str], findings: FindingOptions, output: ReportOptions, *, redact_hosts: bool, save: str
+) -> NoReturn:
+    """Diagnose logs that have ended, print the report and end."""
+    from trtdx.cli.progress import show_reading
+    from trtdx.cli.saving import open_case
+    from trtdx.diagnose.run import diagnose_sources
+    from trtdx.diagnose.sources import LogSource, open_sources
+    from trtdx.errors import InputError
+    from trtdx.memory.logs.diagnose_hook import with_memory_figures
+    from trtdx.redact import make_redactor
+
+    host = RealHost()
+    book = findings.load_rules(host)
+    logs, skipped = open_sources(host, named)
+    notes = [entry.reason if entry.is_unreadable else f"{entry.name}: {entry.reason}" for entry in skipped]
     with (
-        saving(host, save, redactor(hosts=redact_hosts)) as case,
-        reading(host, [each.name for each in found]) as progress,
+        open_case(host, save, make_redactor(hide_hosts=redact_hosts)) as case,
+        show_reading(host, [log.name for log in logs]) as progress,
     ):
-        kept = [Source(each.name, partial(case.keeping, each)) for each in found]
-        report = diagnose(
-            kept,
+        report = diagnose_sources(
+            [LogSource(log.name, partial(case.keep_blocks, log)) for log in logs],
             book,
             redact_hosts=redact_hosts,
             progress=progress,
@@ -92,9 +110,13 @@ def command(
         )
         case.add_report(report)
     if not report.summary.bytes_read:  # not a clean bill of health
-        empty = "the input is empty" if found else "there is no log in " + ", ".join(named)
+        empty = "the input is empty" if logs else "there is no log in " + ", ".join(named)
         raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
-    cut = any(problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial)
-    incomplete = (cut or any(each.unreadable for each in skipped)) and not fails(report, fail_on)
-    status = 2 if incomplete else None  # what was not read may hold the error
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on, status=status)
+    is_cut = any(
+        problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial
+    )
+    kept = findings.set_aside_ignored(report, host)
+    fails = reaches_severity(kept, findings.chosen_severity(host))
+    is_incomplete = (is_cut or any(entry.is_unreadable for entry in skipped)) and not fails
+    # What was not read may hold the error.
+    emit_report(report, output, findings, status=2 if is_incomplete else None)

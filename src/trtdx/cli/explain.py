@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli.output import Color, terminal_width, wants_color, write
+from trtdx.cli.output import Color, terminal_width, wants_color, write_output
 from trtdx.host import RealHost
 
 
-def command(
+def explain_rule(
     name: Annotated[
         str,
         typer.Argument(metavar="CODE", help="A code such as DX012, or a slug such as world-size-mismatch."),
@@ -28,11 +28,13 @@ def command(
     """Explain a cause: why it happens, what to do, how to verify."""
     import msgspec
 
+    from trtdx.cli.project import load_project_defaults
     from trtdx.knowledge.load import load_book
     from trtdx.render.page import render_page
 
-    rule = load_book(RealHost(), rules or []).get(name)
+    host = RealHost()
+    rule = load_book(host, [*load_project_defaults(host).rules, *(rules or ())]).get(name)
     if json:
-        write(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
+        write_output(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
     else:
-        write(render_page(rule, color=wants_color(color), width=terminal_width(), details=details))
+        write_output(render_page(rule, color=wants_color(color), width=terminal_width(), details=details))

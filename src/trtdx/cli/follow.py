@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.cli.output import Color, wants_color, write
+from trtdx.cli.output import Color, wants_color, write_output
 from trtdx.diagnose.follow import Follower
 from trtdx.errors import InputError
-from trtdx.memory.logs.refine import with_memory_figures
-from trtdx.redact import redactor
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
+from trtdx.redact import make_redactor
 from trtdx.render.text import render_finding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from trtdx.host import Host
     from trtdx.model import Finding, Report
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 
 def follow_until_interrupted(
-    host: Host, paths: Sequence[str], book: RuleBook, *, redact_hosts: bool, json: bool, color: Color
+    host: Host,
+    paths: Sequence[str],
+    book: RuleBook,
+    *,
+    redact_hosts: bool,
+    json: bool,
+    color: Color,
+    ignored: Collection[str] = (),
 ) -> Report:
     """Return the last report once standard input has ended or the user has pressed Ctrl-C."""
     for path in paths:
@@ -31,17 +38,19 @@ def follow_until_interrupted(
             raise InputError(
                 f"{path} is not a file that can be followed", fix="name a log file, or - for standard input"
             )
-    paint = wants_color(color)
+    is_colored = wants_color(color)
 
-    def tell(finding: Finding) -> None:
+    def print_finding(finding: Finding) -> None:
+        if finding.code.lower() in ignored or finding.slug.lower() in ignored:
+            return
         if json:  # a stream is JSON lines: one finding each, the report last
-            write(msgspec.json.encode(finding).decode() + "\n")
+            write_output(msgspec.json.encode(finding).decode() + "\n")
         else:
-            write(render_finding(finding, color=paint) + "\n\n")
+            write_output(render_finding(finding, color=is_colored) + "\n\n")
 
-    follower = Follower(host, paths, book, redactor(hosts=redact_hosts), with_memory_figures)
+    follower = Follower(host, paths, book, make_redactor(hide_hosts=redact_hosts), with_memory_figures)
     with contextlib.suppress(KeyboardInterrupt):
         while not follower.ended:
             for finding in follower.poll():
-                tell(finding)
+                print_finding(finding)
     return follower.report()

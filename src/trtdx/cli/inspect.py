@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.groups import OptionGroup, refuse_pair
+from trtdx.cli.options import FindingOptions, MachineOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.inspect.facts.artifact import Artifact
 
-class Show(str, Enum):
+
+class ShownSection(str, Enum):
     """The sections there are."""
 
     TENSORS = "tensors"
@@ -27,19 +32,70 @@ class Show(str, Enum):
     ALL = "all"
 
 
-def command(
-    paths: Annotated[
+PathsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PATH",
+        help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs; scripts, Kubernetes manifests, compose files and Dockerfiles that start TensorRT-LLM. Several are checked together.",
+        show_default=False,
+    ),
+]
+ShowOption = Annotated[
+    list[ShownSection] | None,
+    typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
+]
+ShapesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes",
+        metavar="LOG",
+        help="Tables of the shapes at run time, from a log or case at level TRACE.",
+    ),
+]
+CommandOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions(OptionGroup):
+    """The requests an engine is to take."""
+
+    request: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="PATH",
-            help="Model, checkpoint, engine, tokenizer, LoRA or Triton directories; plans, ONNX files, option files, build logs; scripts, Kubernetes manifests, compose files and Dockerfiles that start TensorRT-LLM. Several are checked together.",
+        typer.Option(
+            "--request",
+            metavar="KEY=N,...",
+            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
+        ),
+    ] = None
+    requests: Annotated[
+        str,
+        typer.Option(
+            "--requests",
+            metavar="FILE",
+            help="Real traffic as JSON lines: input_len, output_len ... of each request.",
             show_default=False,
         ),
-    ] = None,
-    show: Annotated[
-        list[Show] | None,
-        typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
-    ] = None,
+    ] = ""
+
+    def build_requests(self, host: Host) -> tuple[Artifact, ...]:
+        """Return the requests as artifacts."""
+        from trtdx.inspect.requests.requests import requests_from_flags
+
+        return requests_from_flags(host, self.request or [], self.requests)
+
+
+def inspect_artifacts(
+    requests: RequestOptions,
+    machine: MachineOptions,
+    findings: FindingOptions,
+    output: ReportOptions,
+    paths: PathsArgument = None,
+    show: ShowOption = None,
     against: Annotated[
         str,
         typer.Option(
@@ -49,83 +105,38 @@ def command(
             show_default=False,
         ),
     ] = "",
-    request: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--request",
-            metavar="KEY=N,...",
-            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
-        ),
-    ] = None,
-    requests: Annotated[
-        str,
-        typer.Option(
-            "--requests",
-            metavar="FILE",
-            help="Real traffic as JSON lines: input_len, output_len ... of each request.",
-            show_default=False,
-        ),
-    ] = "",
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shapes",
-            metavar="LOG",
-            help="Tables of the shapes at run time, from a log or case at level TRACE.",
-        ),
-    ] = None,
-    command_line: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
-        ),
-    ] = None,
-    runtime: Annotated[
-        str,
-        typer.Option(
-            "--runtime",
-            metavar="VERSION",
-            help="The TensorRT-LLM release that is to run it.",
-            show_default=False,
-        ),
-    ] = "",
-    gpu: Annotated[
-        str,
-        typer.Option("--gpu", metavar="NAME", help="The GPU, such as L40S, or its SM.", show_default=False),
-    ] = "",
-    gpus: Annotated[
-        int, typer.Option("--gpus", metavar="N", min=0, help="How many GPUs there are.", show_default=False)
-    ] = 0,
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
-    details: Annotated[
-        bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")
-    ] = False,
+    shapes: ShapesOption = None,
+    command_line: CommandOption = None,
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
-    from trtdx.cli.progress import WatchedHost, reading
-    from trtdx.inspect.facts.machine import machine_from
-    from trtdx.inspect.requests.requests import requests_from
-    from trtdx.inspect.run import Question, inspect
-    from trtdx.knowledge.load import load_book
+    from trtdx.cli.progress import WatchedHost, show_reading
+    from trtdx.inspect.run import InspectQuestion, inspect_artifacts
 
     if not (paths or command_line or shapes):
         raise typer.BadParameter("name an artifact, or give --command or --shapes")
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown exclude each other")
-    with reading(RealHost(), [*(shapes or []), *([requests] if requests else [])]) as progress:
+    dropped = {
+        "--show": show,
+        "--shapes": shapes,
+        "--request": requests.request,
+        "--requests": requests.requests,
+    }
+    for flag, value in dropped.items():
+        if against and value:
+            refuse_pair(flag, "--against", "only what differs from the other one is shown")
+    with show_reading(RealHost(), [*(shapes or []), *filter(None, [requests.requests])]) as progress:
         host = WatchedHost(progress)
-        question = Question(
+        question = InspectQuestion(
             paths=tuple(dict.fromkeys(paths or ())),
             commands=tuple(command_line or ()),
-            machine=machine_from(runtime=runtime, gpu=gpu, gpus=gpus),
-            show=(*(each.value for each in show or ()), *(["shapes"] if json else [])),  # data is given whole
-            against=against,
-            requests=requests_from(host, request or [], requests),
+            machine=machine.build_machine(host),
+            # Data is given whole.
+            shown_sections=(
+                *(section.value for section in show or ()),
+                *(["shapes"] if output.is_json else []),
+            ),
+            compare_with=against,
+            requests=requests.build_requests(host),
             shape_logs=tuple(shapes or ()),
         )
-        report = inspect(host, question, load_book(host, rules or []))
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+        report = inspect_artifacts(host, question, findings.load_rules(host))
+    emit_report(report, output, findings)

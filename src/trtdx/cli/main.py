@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from trtdx.cli import capture, compare, diagnose, explain, inspect, memory, rules
+from trtdx.cli.groups import expand_groups
 from trtdx.errors import TrtdxError
-from trtdx.optional import needing_extras
+from trtdx.optional import explain_missing_extras
 from trtdx.version import __version__
 
 app = typer.Typer(
@@ -22,33 +23,30 @@ app = typer.Typer(
     epilog="Example: trtdx diagnose server.log",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(diagnose.command)
-app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
-    inspect.command
+app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(
+    expand_groups(diagnose.diagnose_logs)
 )
-app.command(
-    "memory",
-    epilog="Example: trtdx memory ./model --gpu 2xH100 --max_batch_size 64 --frontier",
-    context_settings=memory.SETTINGS,
-)(memory.command)
+app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
+    expand_groups(inspect.inspect_artifacts)
+)
+app.add_typer(memory.app, name="memory")
 app.add_typer(capture.app, name="capture")
-app.command(
-    "compare", epilog="Example: trtdx compare hf:./model onnx:./model.onnx --tokens '1 15 27' --new-tokens 4"
-)(compare.command)
-app.command("explain", epilog="Example: trtdx explain DX012")(explain.command)
+app.add_typer(compare.app, name="compare")
+app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         print(f"trtdx {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def root(
+def show_root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
     ] = False,
 ) -> None:
     """See the subcommands."""
@@ -57,7 +55,7 @@ def root(
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
     try:
-        with needing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
+        with explain_missing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
             app(prog_name="trtdx")
     except TrtdxError as err:
         print(f"error: {err.message}", file=sys.stderr)

@@ -1,159 +1,53 @@
-"""`trtdx memory`: the arguments, and nothing of the work."""
+"""`trtdx memory` and its subcommands: the arguments, and nothing of the work."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from trtdx.cli.options import ColorOption, FailOnOption, JsonOption, MarkdownOption, RulesOption
-from trtdx.cli.output import Color, FailOn, emit
+from trtdx.cli.deprecated import MovedMemoryFlags
+from trtdx.cli.groups import MAIN, expand_groups, make_command_group
+from trtdx.cli.memory_options import (
+    LoadOptions,
+    LogsArgument,
+    ModelArgument,
+    ModelOption,
+    ServingFlags,
+    SetupOptions,
+    make_flag,
+)
+from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
-from trtdx.optional import need_all
+from trtdx.optional import require_packages
 
 if TYPE_CHECKING:
-    from trtdx.memory.question.setup import Asked
+    from collections.abc import Mapping, Sequence
 
-# Flags are TensorRT-LLM's own, with - or _; those that are not named here are taken too (--gemm_plugin, --moe_backend ...).
-SETTINGS = {
-    "ignore_unknown_options": True,
-    "token_normalize_func": lambda name: (
-        name.replace("-", "_") if not name.startswith("-") else _normal(name)
-    ),
-}
+    from trtdx.memory.question.setup import MemoryRequest
 
 
-def _normal(name: str) -> str:
+def _normalize_flag(name: str) -> str:
     dashes = len(name) - len(name.lstrip("-"))
     return name[:dashes] + name[dashes:].replace("-", "_")
 
 
-def _flag(*names: str, metavar: str, text: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+# Flags are TensorRT-LLM's own, with - or _; those that are not named are taken too (--gemm_plugin, --moe_backend ...).
+SETTINGS: dict[Any, Any] = {"ignore_unknown_options": True, "token_normalize_func": _normalize_flag}
 
 
-def command(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="MODEL",
-            help="A Hugging Face folder, checkpoint, engine folder or config.json; or a known name, such as Llama-3.1-8B.",
-            show_default=False,
-        ),
-    ] = None,
-    gpu: Annotated[
-        str,
-        _flag("--gpu", metavar="NAME", text="The GPU: H100, L4, 2xH100. Without it, the smallest that fits."),
-    ] = "",
-    gpu_memory: Annotated[str, _flag("--gpu-memory", metavar="SIZE", text="Its memory, such as 24GiB.")] = "",
-    dims: Annotated[
-        str,
-        _flag(
-            "--dims",
-            metavar="KEY=N,...",
-            text="Sizes of a model, or corrections: num_layers=32,hidden_size=4096,...",
-        ),
-    ] = "",
-    command_line: Annotated[
-        list[str] | None,
-        _flag(
-            "--command",
-            metavar="TEXT",
-            text="A whole trtllm-serve, trtllm-bench or trtllm-build command line.",
-        ),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        _flag(
-            "--config",
-            "--extra_llm_api_options",
-            metavar="FILE",
-            text="A YAML file of the LLM API's options.",
-        ),
-    ] = None,
-    version: Annotated[
-        str, _flag("--trtllm-version", "--runtime", metavar="VERSION", text="The TensorRT-LLM release.")
-    ] = "",
-    backend: Annotated[str, _flag("--backend", metavar="NAME", text="pytorch or tensorrt.")] = "",
-    tp: Annotated[
-        str, _flag("--tp", "--tp_size", "--tensor_parallel_size", metavar="N", text="Tensor parallelism.")
-    ] = "",
-    pp: Annotated[
-        str, _flag("--pp", "--pp_size", "--pipeline_parallel_size", metavar="N", text="Pipeline parallelism.")
-    ] = "",
-    ep: Annotated[
-        str, _flag("--ep", "--ep_size", "--moe_expert_parallel_size", metavar="N", text="Expert parallelism.")
-    ] = "",
-    dtype: Annotated[str, _flag("--dtype", metavar="TYPE", text="Of weights and activations.")] = "",
-    quantization: Annotated[
-        str,
-        _flag(
-            "--quantization",
-            "--quant_algo",
-            "--qformat",
-            metavar="FORMAT",
-            text="Of the weights: fp8, nvfp4, awq, int8 ...",
-        ),
-    ] = "",
-    kv_cache_dtype: Annotated[
-        str, _flag("--kv_cache_dtype", metavar="TYPE", text="Of the KV cache: fp8, nvfp4, int8.")
-    ] = "",
-    max_batch_size: Annotated[
-        str, _flag("--max_batch_size", metavar="N", text="The most requests in a step.")
-    ] = "",
-    max_num_tokens: Annotated[
-        str, _flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")
-    ] = "",
-    max_seq_len: Annotated[str, _flag("--max_seq_len", metavar="N", text="Prompt and answer together.")] = "",
-    max_beam_width: Annotated[str, _flag("--max_beam_width", metavar="N", text="The most beams.")] = "",
-    fraction: Annotated[
-        str,
-        _flag(
-            "--kv_cache_free_gpu_memory_fraction",
-            "--free_gpu_memory_fraction",
-            "--kv_cache_free_gpu_mem_fraction",
-            metavar="SHARE",
-            text="Of free memory, for the KV cache.",
-        ),
-    ] = "",
-    length: Annotated[
-        list[str] | None,
-        _flag("--length", metavar="N", text="Count requests of this many tokens. May be repeated."),
-    ] = None,
-    frontier: Annotated[
-        bool,
-        typer.Option(
-            "--frontier", help="The largest batch for each length and step, and what stands in the way."
-        ),
-    ] = False,
-    plot: Annotated[
-        str, _flag("--plot", metavar="FILE", text="Draw the frontier: .png, .svg or .html.")
-    ] = "",
-    target: Annotated[
-        str,
-        _flag("--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."),
-    ] = "",
-    log: Annotated[
-        list[str] | None,
-        _flag("--log", metavar="LOG", text="After a crash: the ledger that a log tells, and what failed."),
-    ] = None,
-    of: Annotated[str, _flag("--model", metavar="DIR", text="With --log and --calibrate: the model.")] = "",
-    calibrate: Annotated[
-        list[str] | None,
-        _flag("--calibrate", metavar="LOG", text="Learn this machine's constants from logs, and keep them."),
-    ] = None,
-    compile_: Annotated[
-        bool, typer.Option("--compile", help="Take activation memory from TensorRT's builder, on the CPU.")
-    ] = False,
-    rules: RulesOption = None,
-    json: JsonOption = False,
-    markdown: MarkdownOption = False,
-    fail_on: FailOnOption = FailOn.ERROR,
-    color: ColorOption = Color.AUTO,
-    details: Annotated[bool, typer.Option("--details", "-v", help="Also show all evidence.")] = False,
+def run_memory(
+    context: typer.Context,
+    setup: SetupOptions,
+    serving: ServingFlags,
+    load: LoadOptions,
+    moved: MovedMemoryFlags,
+    findings: FindingOptions,
+    output: ReportOptions,
+    words: ModelArgument = None,
 ) -> None:
     """Say what uses a GPU's memory, whether it fits, and what to change.
 
@@ -161,59 +55,139 @@ def command(
     --context_fmha, --remove_input_padding, --use_parallel_embedding, --tokens_per_block, --moe_backend,
     --enable_attention_dp, --enable_chunked_prefill, --cuda_graph off ...
     """
-    from trtdx.cli.capture_build import building
-    from trtdx.knowledge.load import load_book
-    from trtdx.memory.modes import Options, answer
-    from trtdx.memory.question.flags import flags_from, parse_count, taken_apart
-    from trtdx.memory.question.setup import Asked
+    mode = moved.choose_mode(context)
+    if mode in ("log", "calibrate"):
+        from trtdx.memory.question.flags import split_flags
 
-    if json and markdown:
-        raise typer.BadParameter("--json and --markdown exclude each other")
-    given = {
-        "tp": tp, "pp": pp, "ep": ep, "dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype,
-        "max_batch_size": max_batch_size, "max_num_tokens": max_num_tokens, "max_seq_len": max_seq_len,
-        "max_beam_width": max_beam_width, "kv_cache_free_gpu_memory_fraction": fraction, "backend": backend,
-    }  # fmt: skip
-    # Flags that are not named above come as words, with their values, among them the model.
+        host = RealHost()
+        alone, flags = split_flags(words or ())
+        logs = [word for word in alone if _is_log(host, word)]  # --log rank0.log rank1.log
+        model = _only_model([word for word in alone if word not in logs]) or moved.model
+        asked = setup.build_question(host, model, serving, dict(flags))
+        named = [*(moved.log or moved.calibrate or ()), *logs]
+        _report_logs(host, named, asked, findings, output, learns=mode == "calibrate")
+    _plan_model(setup, serving, load, findings, output, words, frontier=bool(mode), plot=moved.plot)
+
+
+def plan_frontier(
+    setup: SetupOptions,
+    serving: ServingFlags,
+    load: LoadOptions,
+    findings: FindingOptions,
+    output: ReportOptions,
+    words: ModelArgument = None,
+    plot: Annotated[str, make_flag("--plot", metavar="FILE", text="Draw it: .png, .svg or .html.")] = "",
+) -> NoReturn:
+    """Find the largest batch for each length and step, and what stands in the way."""
+    _plan_model(setup, serving, load, findings, output, words, frontier=True, plot=plot)
+
+
+def explain_log(
+    words: LogsArgument,
+    setup: SetupOptions,
+    serving: ServingFlags,
+    findings: FindingOptions,
+    output: ReportOptions,
+    model: ModelOption = "",
+) -> NoReturn:
+    """Rebuild the ledger of a run from its logs, and say which allocation failed.
+
+    With --model and the flags of the run, what the logs do not say is planned.
+    """
     host = RealHost()
-    models, flags = taken_apart(words or ())
-    more = [
-        word for word in models if (log or calibrate) and _is_log(host, word)
-    ]  # --log rank0.log rank1.log
-    models = [word for word in models if word not in more]
-    if len(models) > 1:
-        raise typer.BadParameter(f"one model at a time, not {' and '.join(models)}")
-    asked = Asked(
-        model=models[0] if models else of,
-        dims=dims,
-        options=tuple(config or ()),
-        commands=tuple(command_line or ()),
-        flags=flags_from({name: value for name, value in given.items() if value} | dict(flags)),
-        version=version,
-        gpu=gpu,
-        gpu_memory=gpu_memory,
-    )
-    _demand_something(asked, log or calibrate)
-    options = Options(
-        frontier=frontier or bool(plot),
+    logs, flags = _split_logs(words)
+    asked = setup.build_question(host, model, serving, flags)
+    _report_logs(host, logs, asked, findings, output, learns=False)
+
+
+def calibrate_machine(
+    words: LogsArgument,
+    setup: SetupOptions,
+    serving: ServingFlags,
+    findings: FindingOptions,
+    output: ReportOptions,
+    model: ModelOption = "",
+) -> NoReturn:
+    """Learn this machine's constants from logs of one set-up, and keep them for later plans."""
+    host = RealHost()
+    logs, flags = _split_logs(words)
+    asked = setup.build_question(host, model, serving, flags)
+    _report_logs(host, logs, asked, findings, output, learns=True)
+
+
+def _plan_model(
+    setup: SetupOptions,
+    serving: ServingFlags,
+    load: LoadOptions,
+    findings: FindingOptions,
+    output: ReportOptions,
+    words: Sequence[str] | None,
+    *,
+    frontier: bool,
+    plot: str,
+) -> NoReturn:
+    """Plan a model's memory, print the report and end."""
+    from trtdx.cli.capture_build import show_building
+    from trtdx.memory.question.flags import split_flags
+    from trtdx.memory.run import PlanRequest, report_memory_plan
+
+    host = RealHost()
+    models, flags = split_flags(words or ())
+    asked = setup.build_question(host, _only_model(models), serving, dict(flags))
+    if not (asked.model or asked.dims or asked.commands or asked.options):
+        raise typer.BadParameter(
+            "name a model, or give --dims, --command or --config; for logs: trtdx memory log LOG"
+        )
+    request = PlanRequest(
+        frontier=frontier,
         plot=plot,
-        target=target,
-        lengths=tuple(parse_count("--length", each) for each in length or ()),
-        logs=(*log, *more) if log else (),
-        calibrate=(*calibrate, *more) if calibrate and not log else (),
-        compile=compile_,
+        target=load.target,
+        lengths=load.parse_lengths(),
+        compiles=load.compile_,
         again=f"trtdx memory {shlex.join(_own_arguments())}",
     )
-    if compile_:
-        need_all(("numpy", "ml_dtypes", "tensorrt_rtx"), to="compile the model's layers")
-    with building() if compile_ else nullcontext() as progress:
-        report = answer(host, asked, load_book(host, rules or []), options, progress)
-    emit(report, json=json, markdown=markdown, color=color, details=details, fail_on=fail_on)
+    if load.compile_:
+        require_packages(("numpy", "ml_dtypes", "tensorrt_rtx"), purpose="compile the model's layers")
+    with show_building() if load.compile_ else nullcontext() as progress:
+        report = report_memory_plan(host, asked, findings.load_rules(host), request, progress)
+    emit_report(report, output, findings)
 
 
-def _demand_something(asked: Asked, logs: list[str] | None) -> None:
-    if not (asked.model or asked.dims or asked.commands or asked.options or logs):
-        raise typer.BadParameter("name a model, or give --dims, --command, --config or --log")
+def _report_logs(
+    host: RealHost,
+    logs: Sequence[str],
+    asked: MemoryRequest,
+    findings: FindingOptions,
+    output: ReportOptions,
+    *,
+    learns: bool,
+) -> NoReturn:
+    """Read logs for what they say of memory, print the report and end."""
+    from trtdx.memory.logs.reports import calibration_report, log_report
+
+    book = findings.load_rules(host)
+    report = (
+        calibration_report(host, asked, tuple(logs), book)
+        if learns
+        else log_report(host, asked, book, tuple(logs))
+    )
+    emit_report(report, output, findings)
+
+
+def _split_logs(words: Sequence[str]) -> tuple[list[str], Mapping[str, Any]]:
+    """Return the logs named, and the flags among the words."""
+    from trtdx.memory.question.flags import split_flags
+
+    logs, flags = split_flags(words)
+    if not logs:
+        raise typer.BadParameter("name a log; a model folder called log is ./log")
+    return list(logs), dict(flags)
+
+
+def _only_model(models: Sequence[str]) -> str:
+    if len(models) > 1:
+        raise typer.BadParameter(f"one model at a time, not {' and '.join(models)}")
+    return models[0] if models else ""
 
 
 def _is_log(host: RealHost, word: str) -> bool:
@@ -223,3 +197,25 @@ def _is_log(host: RealHost, word: str) -> bool:
 def _own_arguments() -> list[str]:
     words = sys.argv[1:]
     return words[words.index("memory") + 1 :] if "memory" in words else ["MODEL", "--gpu", "GPU"]
+
+
+app = make_command_group("Plan GPU memory, and explain it after a crash.")
+app.command(
+    MAIN,
+    hidden=True,
+    context_settings=SETTINGS,
+    epilog="Example: trtdx memory ./model --gpu 2xH100 --max_batch_size 64",
+)(expand_groups(run_memory))
+app.command(
+    "frontier",
+    context_settings=SETTINGS,
+    epilog="Example: trtdx memory frontier ./model --gpu H100 --plot fits.html",
+)(expand_groups(plan_frontier))
+app.command("log", context_settings=SETTINGS, epilog="Example: trtdx memory log server.log --model ./model")(
+    expand_groups(explain_log)
+)
+app.command(
+    "calibrate",
+    context_settings=SETTINGS,
+    epilog="Example: trtdx memory calibrate server.log --model ./model --gpu H100",
+)(expand_groups(calibrate_machine))

@@ -1,4 +1,4 @@
-"""How a report leaves: which form, with colour or not, and with which exit status."""
+"""How a report leaves: in which format, with colour or not, and with which exit status."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import typer
-
 from trtdx.errors import InputError
 from trtdx.model import Severity
-from trtdx.render import render_json, render_markdown, render_text
+from trtdx.render import (
+    render_github,
+    render_json,
+    render_junit,
+    render_markdown,
+    render_sarif,
+    render_text,
+)
 from trtdx.render.text import WIDTH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trtdx.model import Report
 
 LEAST_WIDTH = 60
@@ -38,48 +45,66 @@ class FailOn(str, Enum):
     NEVER = "never"
 
 
+class OutputFormat(str, Enum):
+    """What a report is written as."""
+
+    TEXT = "text"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    GITHUB = "github"
+    SARIF = "sarif"
+    JUNIT = "junit"
+
+
 def wants_color(color: Color) -> bool:
+    """Whether to colour what goes to standard output."""
     if color is not Color.AUTO:
         return color is Color.ALWAYS
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width() -> int | None:
-    """Return how wide lines may be: as the terminal; in a pipe or file nothing is cut, whoever looks on."""
+    """Return how wide lines may be on a terminal; None in a pipe or file, where nothing is cut."""
     if not sys.stdout.isatty():
         return None
     return max(LEAST_WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
 
 
-def emit(
+def render_report(
     report: Report,
+    form: OutputFormat,
     *,
-    json: bool,
-    markdown: bool,
     color: Color,
     details: bool,
     fail_on: FailOn,
     one_line: bool = False,
-    status: int | None = None,
-) -> None:
-    """Print the report to standard output and end with its status, or with the one that is told."""
-    if json:
-        write(render_json(report, one_line=one_line))
-    elif markdown:
-        write(render_markdown(report))
-    else:
-        write(render_text(report, color=wants_color(color), details=details, width=terminal_width()))
-    raise typer.Exit(status if status is not None else 1 if fails(report, fail_on) else 0)
+) -> str:
+    """Return a report in the format asked for."""
+    renderers: dict[OutputFormat, Callable[[], str]] = {
+        OutputFormat.TEXT: lambda: render_text(
+            report, color=wants_color(color), details=details, width=terminal_width()
+        ),
+        OutputFormat.JSON: lambda: render_json(report, one_line=one_line),
+        OutputFormat.MARKDOWN: lambda: render_markdown(report),
+        OutputFormat.GITHUB: lambda: render_github(report),
+        OutputFormat.SARIF: lambda: render_sarif(report),
+        OutputFormat.JUNIT: lambda: render_junit(report, fails_from=least_severity(fail_on)),
+    }
+    return renderers[form]()
 
 
-def fails(report: Report, fail_on: FailOn) -> bool:
-    worst = report.worst()
-    return (
-        fail_on is not FailOn.NEVER and worst is not None and worst.badness >= Severity(fail_on.value).badness
-    )
+def least_severity(fail_on: FailOn) -> Severity | None:
+    """Return the mildest severity that fails a run; None where nothing does."""
+    return None if fail_on is FailOn.NEVER else Severity(fail_on.value)
 
 
-def write(text: str) -> None:
+def reaches_severity(report: Report, fail_on: FailOn) -> bool:
+    """Whether a report has a finding that gives exit status 1."""
+    worst, least = report.worst_severity(), least_severity(fail_on)
+    return worst is not None and least is not None and worst.badness >= least.badness
+
+
+def write_output(text: str) -> None:
     """Print text whatever the terminal's encoding can show."""
     encoding = sys.stdout.encoding or "utf-8"
     try:

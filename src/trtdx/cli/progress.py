@@ -17,7 +17,7 @@ WORTH_SHOWING = 64 << 20
 
 
 @contextlib.contextmanager
-def reading(host: Host, names: Sequence[str]) -> Iterator[Callable[[str, int], None]]:
+def show_reading(host: Host, names: Sequence[str]) -> Iterator[Callable[[str, int], None]]:
     """Give a function that is told how far reading has come."""
     files = {name: host.size(name) for name in names if host.kind(name) == "file"}
     total = sum(files.values())

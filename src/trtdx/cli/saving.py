@@ -8,19 +8,19 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtdx.case import SUFFIX, CaseWriter
-from trtdx.diagnose.lines import cleaned
+from trtdx.case import CASE_SUFFIX, CaseWriter
+from trtdx.diagnose.lines import clean_blocks
 from trtdx.errors import CaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.diagnose.sources import Source
+    from trtdx.diagnose.sources import LogSource
     from trtdx.host import Host
     from trtdx.model import Report
 
 
-class Keeper:
+class CaseKeeper:
     """Keeps what passes by, where a case was asked for."""
 
     def __init__(self, case: CaseWriter | None) -> None:
@@ -28,9 +28,11 @@ class Keeper:
         if case:
             case.record("command", {"argv": sys.argv})
 
-    def keeping(self, source: Source) -> Iterator[bytes]:
+    def keep_blocks(self, source: LogSource) -> Iterator[bytes]:
         """Yield the source's blocks; what is kept is cleaned first, so that nothing hides a secret from redaction."""
-        return self._case.keeping(source.name, cleaned(source.blocks())) if self._case else source.blocks()
+        return (
+            self._case.copy_log(source.name, clean_blocks(source.blocks())) if self._case else source.blocks()
+        )
 
     def add_report(self, report: Report) -> None:
         if self._case:
@@ -38,16 +40,16 @@ class Keeper:
 
 
 @contextlib.contextmanager
-def saving(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[Keeper]:
+def open_case(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[CaseKeeper]:
     """Give what keeps logs and report: in a folder as they come, or packed into one file at the end."""
     if not path:
-        yield Keeper(None)
-    elif not path.endswith(SUFFIX):
-        yield Keeper(CaseWriter(host, path, redact))
+        yield CaseKeeper(None)
+    elif not path.endswith(CASE_SUFFIX):
+        yield CaseKeeper(CaseWriter(host, path, redact))
     else:
         if host.kind(path) != "absent":
             raise CaseError(f"{path} is there already", fix="name a new file")
         with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
             case = CaseWriter(host, str(Path(folder) / "case"), redact)
-            yield Keeper(case)
+            yield CaseKeeper(case)
             case.pack(path)

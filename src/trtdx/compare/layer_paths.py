@@ -13,13 +13,13 @@ LAYER_PATH = re.compile(rf"(?:.*?\.)?{LAYERS}\.\d+")
 _LAYER = re.compile(rf"(?:^|\.){LAYERS}\.(\d+)(?:\.|$)")
 
 
-def layers_in(paths: Iterable[str]) -> int:
+def count_layers(paths: Iterable[str]) -> int:
     """Return how many layers some paths tell of."""
-    numbers = map(layer_of, paths)
+    numbers = map(layer_number, paths)
     return max((number + 1 for number in numbers if number is not None), default=0)
 
 
-def layer_of(path: str) -> int | None:
+def layer_number(path: str) -> int | None:
     """Return the number of the layer that a path is in."""
     match = _LAYER.search(path)
     return int(match[1]) if match else None

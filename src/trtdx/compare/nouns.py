@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from trtdx.capture.store.reader import Record
-    from trtdx.tensors.difference import Difference
+    from trtdx.capture.store.reader import TensorRecord
+    from trtdx.tensors.difference import TensorDifference
 
     Array = np.ndarray[Any, Any]
 
 
-class Change(NamedTuple):
+class LayoutChange(NamedTuple):
     """One change of layout: what it is, in words that a mapping file keeps, and how it is made."""
 
     text: str  # "transpose 0 2 1 3", "part q of qkv", "sum over ranks"
     apply: Callable[[Array], Array]
 
 
-class Aligned(NamedTuple):
+class AlignedTensor(NamedTuple):
     """One tensor of one side, made of one record or of several (shards, parts), and changed in layout."""
 
-    records: tuple[Record, ...]  # those of one step are shards, several steps follow each other
+    records: tuple[TensorRecord, ...]  # those of one step are shards, several steps follow each other
     join: str = ""  # of a step's shards: "", "concatenate AXIS", "sum", or "tokens" where each has some
-    changes: tuple[Change, ...] = ()  # of each record
-    after: tuple[Change, ...] = ()  # of the rows, once shards are joined
+    changes: tuple[LayoutChange, ...] = ()  # of each record
+    joined_changes: tuple[LayoutChange, ...] = ()  # of the rows, once shards are joined
 
     @property
-    def first(self) -> Record:
+    def first(self) -> TensorRecord:
         return self.records[0]
 
     @property
     def is_unchanged(self) -> bool:
         """Whether it is one record as that was captured."""
-        return len(self.records) == 1 and not (self.join or self.changes or self.after)
+        return len(self.records) == 1 and not (self.join or self.changes or self.joined_changes)
 
 
 class TokenRows:
@@ -58,14 +58,14 @@ class TokenRows:
         return len(self.reference)
 
 
-class Pair(NamedTuple):
+class TensorPair(NamedTuple):
     """The same tensor on both sides."""
 
     name: str  # the reference's name of it
     step: int
-    reference: Aligned
-    candidate: Aligned
-    how: str  # "name", "scope", "shape and order", "map"
+    reference: AlignedTensor
+    candidate: AlignedTensor
+    matched_by: str  # "name", "scope", "shape and order", "map"
     token_axis: int | None = None  # of both, after the changes; rows of padding are left out along it
     position: int = 0  # in the reference's data flow
     tokens: TokenRows | None = None  # the rows to compare; none: all, one by one
@@ -73,12 +73,12 @@ class Pair(NamedTuple):
     confidence: float = 1.0  # that the two are the same tensor
 
     @property
-    def kept(self) -> bool:
+    def has_values(self) -> bool:
         """Whether the values of both are there."""
         return all(record.kept for record in (*self.reference.records, *self.candidate.records))
 
 
-class Unmatched(NamedTuple):
+class UnmatchedTensor(NamedTuple):
     """A tensor that has no counterpart, and why."""
 
     side: str  # "reference" or "candidate"
@@ -87,7 +87,7 @@ class Unmatched(NamedTuple):
     reason: str
 
 
-class Verdict(str, Enum):
+class PairVerdict(str, Enum):
     """What a pair's difference is."""
 
     SAME = "same"  # bitwise
@@ -97,15 +97,15 @@ class Verdict(str, Enum):
     UNKNOWN = "unknown"  # cannot be told, and why is said
 
 
-class Judged(NamedTuple):
+class JudgedPair(NamedTuple):
     """A pair, how it differs, and whether that is more than expected."""
 
-    pair: Pair
-    difference: Difference | None  # none where only hashes or statistics could be compared
+    pair: TensorPair
+    difference: TensorDifference | None  # none where only hashes or statistics could be compared
     observed: float  # the error of the worst token, relative to the reference
     expected: float  # what the candidate's precision explains
     limit: float  # how much more than expected is still honest
-    verdict: Verdict
+    verdict: PairVerdict
     confidence: float
     basis: str  # "local replay in float64", "honest run in bfloat16", "error model", "tolerance 1e-3"
     tokens: tuple[int, ...] = ()  # the positions that are wrong, worst first
@@ -117,10 +117,10 @@ class Judged(NamedTuple):
         return self.observed / self.expected if self.expected else float("inf") if self.observed else 0.0
 
 
-class Explained(msgspec.Struct, frozen=True):
+class CauseHypothesis(msgspec.Struct, frozen=True):
     """A hypothesis that was tried: its rule, how much of the difference it explains, and its numbers for the page."""
 
     code: str
     share: float  # of the squared difference; 1 explains it all
     values: dict[str, str] = {}
-    how: str = ""  # how it was tested, in words
+    tested_by: str = ""  # how it was tested, in words

@@ -11,53 +11,63 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trtdx.capture.store.format import CaptureError
-from trtdx.compare.align.align import Alignment, align
-from trtdx.compare.align.mapping import Mapping, read_mapping
-from trtdx.compare.align.weight_names import modules_by_weights
-from trtdx.compare.attribute import attribute
-from trtdx.compare.attribute.effort import NORMAL, Effort
-from trtdx.compare.attribute.files.causes import compare_files
-from trtdx.compare.attribute.files.witnesses import together, where_quantised
-from trtdx.compare.attribute.run import EXPLAINED
-from trtdx.compare.attribute.twin.twin import GRAPHS, model_of
-from trtdx.compare.judge.consequences import answers_changed, as_noise, first_not_finite, like_the_first
-from trtdx.compare.judge.envelope import Runs, in_reference_layout
-from trtdx.compare.judge.model_outputs import NOTE as OUTPUTS_DIFFER
-from trtdx.compare.judge.model_outputs import with_outputs_judged
-from trtdx.compare.judge.rewrites import Settled, settle_rewrites
-from trtdx.compare.judge.verdict import judge
-from trtdx.compare.locate.first_divergence import locate
-from trtdx.compare.locate.suspect import suspect_at
-from trtdx.compare.report.finding import Tested, finding_of, graver, not_finite_on_both
-from trtdx.compare.report.report import (
+from trtdx.compare.align.align import Alignment, align_sides
+from trtdx.compare.align.mapping import TensorMapping, read_mapping
+from trtdx.compare.align.modules_by_weight import modules_by_weights
+from trtdx.compare.attribute import find_causes
+from trtdx.compare.attribute.collect_suspect import collect_suspect
+from trtdx.compare.attribute.effort import NORMAL_EFFORT, Effort
+from trtdx.compare.attribute.files.file_cause import compare_files
+from trtdx.compare.attribute.files.weigh_evidence import merge_file_cause, prefer_scale_cause
+from trtdx.compare.attribute.run import EXPLAINED_SHARE
+from trtdx.compare.attribute.twin.stand_in import GRAPH_KINDS, find_model_spec
+from trtdx.compare.judge.consequences import (
+    count_changed_answers,
+    find_first_not_finite,
+    find_same_kind_errors,
+    tolerate_explained,
+)
+from trtdx.compare.judge.honest_runs import ReferenceRuns, candidate_in_reference_layout
+from trtdx.compare.judge.model_outputs import UNCOMPARED_NOTE as OUTPUTS_DIFFER
+from trtdx.compare.judge.model_outputs import judge_model_outputs
+from trtdx.compare.judge.rewrites import SettledPairs, settle_rewrites
+from trtdx.compare.judge.verdict import judge_pairs
+from trtdx.compare.locate.first_divergence import locate_first_divergence
+from trtdx.compare.report.comparison_report import (
     ComparisonReport,
     Coverage,
-    Lonely,
+    UnmatchedRow,
     about_section,
     alignment_section,
+    divergence_section,
     drift_section,
     missing_parts,
     tensor_row,
     verdict_text,
-    way_section,
 )
-from trtdx.compare.sides.disk_budget import Budget
-from trtdx.compare.sides.refusals import other_architecture, refused_report
-from trtdx.compare.sides.rerun import fed_in
-from trtdx.compare.sides.side import Question, Side, Spec, open_side, parse_side
-from trtdx.engines.torch.load import RefusedWeightsError
+from trtdx.compare.report.finding import (
+    CauseTrials,
+    finding_from_divergence,
+    not_finite_finding,
+    raise_severity,
+)
+from trtdx.compare.report.refusals import find_other_architecture, refused_weights_report
+from trtdx.compare.sides.disk_budget import DiskBudget
+from trtdx.compare.sides.rerun import read_captured_feeds
+from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec, open_side, parse_side
+from trtdx.engines.torch.hugging_face import RefusedWeightsError
 from trtdx.errors import InputError, MissingExtraError, TrtdxError
-from trtdx.formats.onnx.names import known_modules
+from trtdx.formats.onnx.module_names import known_modules
 from trtdx.model import Severity, Summary
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.compare.attribute.files.constants import FileCause
+    from trtdx.compare.attribute.files.constant_causes import FileCause
     from trtdx.compare.judge.tolerance import Tolerances
-    from trtdx.compare.locate.first_divergence import Located
-    from trtdx.compare.nouns import Array, Judged, Pair
+    from trtdx.compare.locate.first_divergence import FirstDivergence
+    from trtdx.compare.nouns import Array, JudgedPair, TensorPair
     from trtdx.host import Host
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
@@ -73,14 +83,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: str
     candidate: str
-    sides: tuple[Spec, Spec] | None = None  # of a script, which has more than texts; they stand above these
-    question: Question = Question()
+    sides: tuple[SideSpec, SideSpec] | None = (
+        None  # of a script, which has more than texts; they stand above these
+    )
+    question: ComparisonQuestion = ComparisonQuestion()
     mapping: str = ""  # a file
     save_mapping: str = ""
     keep: str = ""  # a folder for the captures made on the way; a temporary one where it is not told
     budget_bytes: int | None = None  # for these captures; half of the free disk where it is not told
     attribute: bool = True
-    effort: Effort = NORMAL
+    effort: Effort = NORMAL_EFFORT
 
 
 def compare(
@@ -106,24 +118,26 @@ def compare(
             stack.enter_context(known_modules(nameless.path, modules_by_weights(known, nameless)))
         folder = stack.enter_context(working_folder(plan.keep))
         plan, theirs = _as_captured(plan, specs, folder)
-        budget = Budget(folder, plan.budget_bytes)
+        budget = DiskBudget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
         reference = budget.open_side(host, specs[0], plan.question, folder / "reference", forced=theirs)
         progress(f"reading {specs[1].text}")
-        forced = reference.tokens() or None
+        forced = reference.step_tokens() or None
         try:
             candidate = budget.open_side(host, specs[1], plan.question, folder / "candidate", forced=forced)
         except RefusedWeightsError as err:
-            return refused_report(err, specs, book, reference)
+            return refused_weights_report(err, specs, book, reference)
         mapping = read_mapping(host, plan.mapping) if plan.mapping else None
-        found = align(reference, candidate, mapping=mapping)
+        found = align_sides(reference, candidate, mapping=mapping)
         found.notes[:0] = budget.notes
         if plan.save_mapping:
             host.write(plan.save_mapping, found.mapping.text.encode())
         return _Comparison(host, plan, book, folder, reference, candidate, found, progress).report(tolerance)
 
 
-def _as_captured(plan: Plan, specs: tuple[Spec, Spec], folder: Path) -> tuple[Plan, list[list[int]] | None]:
+def _as_captured(
+    plan: Plan, specs: tuple[SideSpec, SideSpec], folder: Path
+) -> tuple[Plan, list[list[int]] | None]:
     """Return a plan that feeds a model what the captured run beside it was fed, and the tokens a reference goes on with.
 
     A candidate's tokens are known before its reference is run where it was captured: later steps are comparable only
@@ -133,20 +147,20 @@ def _as_captured(plan: Plan, specs: tuple[Spec, Spec], folder: Path) -> tuple[Pl
     if len(captured) != 1 or not all(spec.is_model for spec in specs if spec not in captured):
         return plan, None
     side = Side(captured[0], Path(captured[0].path))
-    forced = (side.tokens() or None) if captured[0] is specs[1] else None
+    forced = (side.step_tokens() or None) if captured[0] is specs[1] else None
     if plan.question.prompts or plan.question.inputs:
         return plan, forced if _was_asked(side, plan.question) else None
     try:
-        question = fed_in(side.capture).question(folder)
+        question = read_captured_feeds(side.capture).to_question(folder)
     except TrtdxError:  # it does not say: something is made up, and what cannot be compared is told
         return plan, forced
     return msgspec.structs.replace(plan, question=question), forced
 
 
-def _was_asked(side: Side, question: Question) -> bool:
+def _was_asked(side: Side, question: ComparisonQuestion) -> bool:
     """Whether a captured run was of the same prompts: another batch, or a prompt in chunks, goes on with other tokens."""
     try:
-        fed = fed_in(side.capture)
+        fed = read_captured_feeds(side.capture)
     except TrtdxError:
         return False
     if fed.prompt is None or fed.mask is None:
@@ -159,7 +173,7 @@ def _was_asked(side: Side, question: Question) -> bool:
 class Reached(NamedTuple):
     """A wrong place, and what was found there."""
 
-    located: Located
+    located: FirstDivergence
     finding: Finding | None = None
     problem: str = ""
 
@@ -188,11 +202,11 @@ class _Comparison:
         self.rewritten: tuple[str, ...] = ()  # what is to be said of tensors that are computed otherwise
 
     def report(self, tolerance: Tolerances | None) -> ComparisonReport:
-        other = other_architecture(self.reference, self.candidate, self.book)
+        other = find_other_architecture(self.reference, self.candidate, self.book)
         if other is not None:
             return ComparisonReport(summary=Summary(other.message), findings=(other,))
         self.progress(f"judging {len(self.alignment.pairs)} pairs")
-        runs = Runs(
+        runs = ReferenceRuns(
             self.host,
             self.plan.question,
             self.folder / "runs",
@@ -218,7 +232,7 @@ class _Comparison:
         sections = (
             about_section(notes),
             drift_section(located.judged),
-            way_section(located.judged, located.first),
+            divergence_section(located.judged, located.first),
             alignment_section(self.alignment),
         )
         first = findings[0] if findings else None
@@ -231,18 +245,19 @@ class _Comparison:
             sections=tuple(section for section in sections if section.rows),
             tensors=tuple(map(tensor_row, located.judged)),
             unmatched=tuple(
-                Lonely(each.side, each.name, each.step, each.reason) for each in self.alignment.unmatched
+                UnmatchedRow(each.side, each.name, each.step, each.reason)
+                for each in self.alignment.unmatched
             ),
             segment_runs=located.segment_runs,
-            coverage=Coverage.measured(located.judged, self.alignment.unmatched),
+            coverage=Coverage.from_verdicts(located.judged, self.alignment.unmatched),
         )
 
-    def _reached(self, runs: Runs, tolerance: Tolerances | None) -> list[Reached]:
+    def _reached(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[Reached]:
         """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
         found: list[Reached] = []
         explained: set[tuple[int, str]] = set()
         for _ in range(MOST_PLACES):
-            verdicts = judge(
+            verdicts = judge_pairs(
                 self.alignment.pairs,
                 self.reference,
                 self.candidate,
@@ -251,7 +266,9 @@ class _Comparison:
                 explained=explained,
             )
             settled = (
-                settle_rewrites(as_noise(verdicts, explained)) if tolerance is None else Settled(verdicts)
+                settle_rewrites(tolerate_explained(verdicts, explained))
+                if tolerance is None
+                else SettledPairs(verdicts)
             )
             judged, self.rewritten = settled
             # Past what is explained, outputs differ because of it.
@@ -262,74 +279,83 @@ class _Comparison:
             finding = found[-1].finding
             if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
                 break
-            explained |= like_the_first(judged, located.first) | {(located.where.step, located.where.tensor)}
+            explained |= find_same_kind_errors(judged, located.first) | {
+                (located.where.step, located.where.tensor)
+            }
         return self._weighed(found)
 
-    def _located(self, judged: list[Judged], runs: Runs, *, sure: bool) -> Located:
+    def _located(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
         """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
-        located = locate(judged, self.reference, self.candidate, runs=runs, align=_pairs)
+        located = locate_first_divergence(judged, self.reference, self.candidate, runs=runs, align=_pairs)
         if located.where is not None or not sure:
             return located
-        alarmed = with_outputs_judged(judged, quantised=bool(runs.quantised.modules))
+        alarmed = judge_model_outputs(judged, quantised=bool(runs.quantised.modules))
         if alarmed is None:
             return located
         self.rewritten = (*self.rewritten, OUTPUTS_DIFFER)
-        return locate(alarmed, self.reference, self.candidate, runs=runs, align=_pairs)
+        return locate_first_divergence(alarmed, self.reference, self.candidate, runs=runs, align=_pairs)
 
     def _weighed(self, found: list[Reached]) -> list[Reached]:
         """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
         first = found[0]
         if first.finding is not None and all(each.badness < Severity.ERROR.badness for each in found):
-            answers = answers_changed(first.located.judged, self.reference, self.candidate)
-            found = [first._replace(finding=graver(first.finding, first.located, answers)), *found[1:]]
+            answers = count_changed_answers(first.located.judged, self.reference, self.candidate)
+            found = [
+                first._replace(finding=raise_severity(first.finding, first.located, answers)),
+                *found[1:],
+            ]
         return sorted(found, key=lambda each: -each.badness)  # of the same gravity the first stays first
 
-    def _healthy(self, located: Located) -> Reached:
+    def _healthy(self, located: FirstDivergence) -> Reached:
         """Return that nothing is wrong, unless numbers are not finite on both sides."""
-        strange = first_not_finite(located.judged)
+        strange = find_first_not_finite(located.judged)
         if strange is None:
             return Reached(located)
-        return Reached(located, not_finite_on_both(strange, self.book))
+        return Reached(located, not_finite_finding(strange, self.book))
 
-    def _found_at(self, located: Located, runs: Runs) -> Reached:
+    def _found_at(self, located: FirstDivergence, runs: ReferenceRuns) -> Reached:
         where = located.where
         assert where is not None
-        tested = Tested(problem="no cause was asked for")
+        tested = CauseTrials(problem="no cause was asked for")
         if self.plan.attribute:
             self.progress(f"{where.tensor} at step {where.step} is wrong; looking for the cause")
             tested = self._tested(located, runs)
-        return Reached(located, finding_of(located, tested, _command(self.plan), self.book), tested.problem)
+        return Reached(
+            located, finding_from_divergence(located, tested, _command(self.plan), self.book), tested.problem
+        )
 
-    def _tested(self, located: Located, runs: Runs) -> Tested:
+    def _tested(self, located: FirstDivergence, runs: ReferenceRuns) -> CauseTrials:
         """Return what explains the first difference; where no cause can be tried, what differs in the files."""
         where = located.where
         assert where is not None
         pairs, sides = self.alignment.pairs, (self.reference, self.candidate)
-        if located.finer is not None:  # what was seen with finer taps is of captures of its own
-            pairs, sides = [each.pair for each in located.inner], located.finer
-        suspect = suspect_at(where, pairs, *sides, again=self._again(where.module, where.step))
+        if located.finer_sides is not None:  # what was seen with finer taps is of captures of its own
+            pairs, sides = [each.pair for each in located.inner_verdicts], located.finer_sides
+        suspect = collect_suspect(where, pairs, *sides, rerun=self._again(where.module, where.step))
         causes, problem, untried = [], "", list[str]()
         try:
-            need("torch", extra="torch", to="try out causes")
-            causes = attribute(suspect, effort=self.plan.effort, untried=untried)
+            import_optional("torch", extra="torch", purpose="try out causes")
+            causes = find_causes(suspect, effort=self.plan.effort, untried=untried)
         except MissingExtraError as err:  # the place is known all the same
-            return Tested(problem=f"no cause was tried out: {err.message}", install=err.fix)
+            return CauseTrials(problem=f"no cause was tried out: {err.message}", install_command=err.fix)
         except TrtdxError as err:
             problem = f"no cause was tried out: {err.message}"
         told, files = self._in_files(where.module)
-        if runs.quantised.how(where.module) is not None:
-            causes = where_quantised(causes)
-        causes = together(causes, files)
-        if located.finer is None and located.first is not None:
-            held = runs.held(located.first.pair, self.alignment.pairs)
-            if held is not None and held.share >= EXPLAINED:  # seen in the file itself: nothing is surer
+        if runs.quantised.scheme_of(where.module) is not None:
+            causes = prefer_scale_cause(causes)
+        causes = merge_file_cause(causes, files)
+        if located.finer_sides is None and located.first is not None:
+            held = runs.explain_clipping(located.first.pair, self.alignment.pairs)
+            if (
+                held is not None and held.share >= EXPLAINED_SHARE
+            ):  # seen in the file itself: nothing is surer
                 causes, problem = [held, *causes], ""
-        return Tested(causes, problem, in_files=told, untried=untried)
+        return CauseTrials(causes, problem, file_differences=told, untried=untried)
 
     def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
         """Return what differs in the files of both sides at a module, in words, and which mistake that is."""
-        specs = model_of(self.reference), model_of(self.candidate)
-        paths = [spec.path for spec in specs if spec is not None and spec.kind in GRAPHS]
+        specs = find_model_spec(self.reference), find_model_spec(self.candidate)
+        paths = [spec.path for spec in specs if spec is not None and spec.kind in GRAPH_KINDS]
         if len(paths) < 2 or paths[0] == paths[1]:
             return [], None
         return compare_files(paths[0], paths[1], module)
@@ -346,11 +372,11 @@ class _Comparison:
                 self.candidate.spec,
                 self.plan.question,
                 folder,
-                forced=self.reference.tokens() or None,
+                forced=self.reference.step_tokens() or None,
             )
-            pairs = align(self.reference, side).pairs
+            pairs = align_sides(self.reference, side).pairs
             found = {
-                pair.name: in_reference_layout(pair, self.reference, side)
+                pair.name: candidate_in_reference_layout(pair, self.reference, side)
                 for pair in pairs
                 if pair.step == step and pair.name.startswith((f"{module}:out", f"{module}."))
             }
@@ -359,8 +385,8 @@ class _Comparison:
         return run
 
 
-def _pairs(reference: Side, candidate: Side) -> list[Pair]:
-    return align(reference, candidate).pairs
+def _pairs(reference: Side, candidate: Side) -> list[TensorPair]:
+    return align_sides(reference, candidate).pairs
 
 
 def _command(plan: Plan) -> str:
@@ -396,4 +422,4 @@ def working_folder(keep: str) -> Iterator[Path]:
             ) from err  # what is there is removed: nothing to go on with
 
 
-__all__ = ["Mapping", "Plan", "Question", "Spec", "compare", "working_folder"]
+__all__ = ["ComparisonQuestion", "Plan", "SideSpec", "TensorMapping", "compare", "working_folder"]

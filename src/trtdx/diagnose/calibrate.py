@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-MEASURED = (
+MEASURED_ACCURACY = (
     (0.0, 0.0), (0.3, 0.3), (0.5, 0.5), (0.6, 0.74), (0.7, 0.85), (0.8, 0.91), (0.95, 0.97), (1.0, 0.98),
 )  # fmt: skip
 
 
-def calibrated(belief: float) -> float:
+def calibrated_confidence(belief: float) -> float:
     """Return how often a finding of this belief is right, between the measured points on a straight line."""
-    for (left, low), (right, high) in pairwise(MEASURED):
+    for (left, low), (right, high) in pairwise(MEASURED_ACCURACY):
         if belief <= right:
             return round(low + (high - low) * (belief - left) / (right - left), 2)
-    return MEASURED[-1][1]
+    return MEASURED_ACCURACY[-1][1]

@@ -7,25 +7,25 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.diagnose.facts import Event, Match, Pattern, SourceFacts
-from trtdx.diagnose.lines import Segment, text_of
-from trtdx.diagnose.memory_lines import BLOCK_HEAD, BLOCK_LINES, MOST_LINES, tells_memory
-from trtdx.diagnose.prefixes import Peeled, peel
+from trtdx.diagnose.lines import LogSegment, decode_text
+from trtdx.diagnose.memory_lines import BLOCK_HEAD, BLOCK_LINES, MAX_MEMORY_LINES, mentions_memory
+from trtdx.diagnose.nouns import LogEvent, LogRegex, RuleMatch, SourceFacts
+from trtdx.diagnose.prefixes import PeeledLine, peel_line
 from trtdx.diagnose.scan import count_newlines
-from trtdx.rule import Kind
+from trtdx.rule import RuleKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trtdx.diagnose.flood_limits import Budget
+    from trtdx.diagnose.flood_limits import WorkBudget
 
 KEPT_MATCHES = 40  # per pattern and source; more of the same teach nothing
 COUNTED_MATCHES = 400
 KEPT_SALIENT = 60
-LOOKS = 40  # at lines of one shape; what the next ones tell is known
-LOOKS_AROUND = 200  # where a pattern spans lines: the same line may have other neighbours
+MAX_LOOKS = 40  # at lines of one shape; what the next ones tell is known
+MAX_MULTILINE_LOOKS = 200  # where a pattern spans lines: the same line may have other neighbours
 KEPT_SHAPES = 20_000
-NEIGHBOURS = 20
+NEIGHBOUR_LINES = 20
 NEIGHBOUR_BYTES = 6 << 10  # on either side
 LAST_LINES = 5
 
@@ -47,7 +47,7 @@ ALIVE = re.compile(
 _LONG_NUMBER = re.compile(r"\d{4,}|\d+(?:[.:]\d+)+|0x[0-9a-f]+")
 
 
-class _Shape:
+class _LineShape:
     """Lines that differ in long numbers only: how many were looked at, and which patterns they hold."""
 
     __slots__ = ("looks", "matched", "tried")
@@ -58,202 +58,222 @@ class _Shape:
         self.matched: set[int] = set()
 
 
-class _Around(NamedTuple):
+class _Neighbourhood(NamedTuple):
     """A line's neighbourhood: the messages as one text, and the lines they were taken from."""
 
     text: str
     lower: str
-    first: int
-    clean: Sequence[str]
-    peeled: Sequence[Peeled]
+    first_line: int
+    clean_lines: Sequence[str]
+    peeled: Sequence[PeeledLine]
 
 
-class Look:
+class LineMatcher:
     """Looks at lines on behalf of one source and notes what they tell."""
 
     def __init__(
-        self, patterns: list[Pattern], redact: Callable[[str], str], facts: SourceFacts, budget: Budget
+        self, patterns: list[LogRegex], redact: Callable[[str], str], facts: SourceFacts, budget: WorkBudget
     ) -> None:
         self._patterns, self._redact, self._facts, self._budget = patterns, redact, facts, budget
-        self._found: Counter[int] = Counter()
-        self._noted: dict[int, int] = {}  # pattern -> the last line it was counted in
-        self._counted: dict[str, int] = {}  # the same of rules
-        self._shapes: dict[int, _Shape] = {}
-        self._quoted: set[int] = set()
-        self._remembered: set[int] = set()
-        self._clean = lru_cache(maxsize=512)(self._cleaned)  # neighbouring hits look at the same lines
-        self._number = _LineNumber()
+        self._match_counts: Counter[int] = Counter()
+        self._last_pattern_line: dict[int, int] = {}  # pattern -> the last line it was counted in
+        self._last_rule_line: dict[str, int] = {}  # the same of rules
+        self._shapes: dict[int, _LineShape] = {}
+        self._salient_lines: set[int] = set()
+        self._memory_lines: set[int] = set()
+        self._clean = lru_cache(maxsize=512)(
+            self._redact_and_peel
+        )  # neighbouring hits look at the same lines
+        self._number = _LineNumberCache()
 
     def has_enough(self, owners: Sequence[int], hits: int) -> bool:
         """Whether nobody needs to hear of a text any more."""
         if owners:
-            return all(self._found[number] >= COUNTED_MATCHES for number in owners)
+            return all(self._match_counts[number] >= COUNTED_MATCHES for number in owners)
         return hits >= COUNTED_MATCHES
 
-    def at(self, segment: Segment, begin: int, stop: int, wanted: set[int], *, salient: bool = True) -> None:
+    def match_line(
+        self,
+        segment: LogSegment,
+        begin: int,
+        stop: int,
+        pattern_numbers: set[int],
+        *,
+        is_salient: bool = True,
+    ) -> None:
         """Try the wanted patterns on one line, and keep it if it is salient."""
-        line = text_of(segment.data[begin:stop])
-        shape = self._shape(line)
-        around = any(self._patterns[number].many_lines for number in wanted)
-        if shape.looks >= (LOOKS_AROUND if around else LOOKS) and wanted <= shape.tried:
+        line = decode_text(segment.data[begin:stop])
+        shape = self._shape_of_line(line)
+        around = any(self._patterns[number].is_multiline for number in pattern_numbers)
+        if shape.looks >= (MAX_MULTILINE_LOOKS if around else MAX_LOOKS) and pattern_numbers <= shape.tried:
             self._budget.spend_on_known_shape()
-            self._count_again(shape, self._number.at(segment, begin))
+            self._count_known_shape(shape, self._number.number_at(segment, begin))
             return
-        self._budget.spend_on_line(len(line), len(wanted))
+        self._budget.spend_on_line(len(line), len(pattern_numbers))
         shape.looks += 1
-        shape.tried |= wanted
-        peeled = peel(line)
+        shape.tried |= pattern_numbers
+        peeled = peel_line(line)
         if peeled.rank is not None:
             self._facts.ranks.add(peeled.rank)
-        possible = self._possible(wanted, line, peeled.message)
-        if not (possible or salient or peeled.level in ("error", "fatal")):
+        possible = self._possible_patterns(pattern_numbers, line, peeled.message)
+        if not (possible or is_salient or peeled.level in ("error", "fatal")):
             return
-        event = self._event(segment, begin, line)
+        event = self._event_at(segment, begin, line)
         if event.peeled.rank is not None:  # a long line: its rank stands at its beginning
             self._facts.ranks.add(event.peeled.rank)
-        if tells_memory(line):
-            self._remember(event, segment, begin)
-        self._note(event)
-        shape.matched.update(self._tried(possible, segment, begin, event))
+        if mentions_memory(line):
+            self._keep_memory_line(event, segment, begin)
+        self._note_event(event)
+        shape.matched.update(self._match_patterns(possible, segment, begin, event))
 
-    def _possible(self, wanted: set[int], line: str, message: str) -> list[int]:
+    def _possible_patterns(self, pattern_numbers: set[int], line: str, message: str) -> list[int]:
         """Return the patterns still looked for that fit the line as it is written; those over several lines may."""
         lower, possible = line.lower(), []
-        for number in sorted(wanted):
+        for number in sorted(pattern_numbers):
             pattern = self._patterns[number]
-            if self._found[number] >= COUNTED_MATCHES:
+            if self._match_counts[number] >= COUNTED_MATCHES:
                 continue
-            if pattern.many_lines or (pattern.may_match(lower) and _fits(pattern, message, line)):
+            if pattern.is_multiline or (pattern.may_match(lower) and _search_pattern(pattern, message, line)):
                 possible.append(number)
         return possible
 
-    def _event(self, segment: Segment, begin: int, line: str) -> Event:
+    def _event_at(self, segment: LogSegment, begin: int, line: str) -> LogEvent:
         clean, peeled = self._clean(line)
         if head := segment.head_of_cut(begin):  # a long line: what wraps it stands at its beginning
-            peeled = self._clean(text_of(head))[1]._replace(message=peeled.message)
-        return Event(self._facts.name, self._number.at(segment, begin), clean, peeled)
+            peeled = self._clean(decode_text(head))[1]._replace(message=peeled.message)
+        return LogEvent(self._facts.name, self._number.number_at(segment, begin), clean, peeled)
 
-    def _shape(self, line: str) -> _Shape:
+    def _shape_of_line(self, line: str) -> _LineShape:
         if len(self._shapes) >= KEPT_SHAPES:
             self._shapes.clear()
-        return self._shapes.setdefault(hash(_LONG_NUMBER.sub("0", line)), _Shape())
+        return self._shapes.setdefault(hash(_LONG_NUMBER.sub("0", line)), _LineShape())
 
-    def _count_again(self, shape: _Shape, line: int) -> None:
+    def _count_known_shape(self, shape: _LineShape, line: int) -> None:
         """Count a line that was not looked at, because it is like lines that were."""
         for number in shape.matched:
-            if line > self._noted.get(number, 0):
-                self._count(number, line)
+            if line > self._last_pattern_line.get(number, 0):
+                self._count_match(number, line)
 
-    def everywhere(self, text: str, loose: Iterable[int]) -> None:
+    def match_loose_conditions(self, text: str, loose: Iterable[int]) -> None:
         """Try conditions that have no fixed text."""
         self._facts.conditions.update(
             self._patterns[number].text for number in loose if self._patterns[number].regex.search(text)
         )
 
-    def _cleaned(self, line: str) -> tuple[str, Peeled]:
+    def _redact_and_peel(self, line: str) -> tuple[str, PeeledLine]:
         clean = self._redact(line.rstrip())
-        return clean, peel(clean)
+        return clean, peel_line(clean)
 
-    def _remember(self, event: Event, segment: Segment, begin: int) -> None:
+    def _keep_memory_line(self, event: LogEvent, segment: LogSegment, begin: int) -> None:
         """Keep a line that tells of memory, and the table that follows some of them."""
-        if event.line in self._remembered:
+        if event.line in self._memory_lines:
             return
-        memory_events = self._facts.memory
-        if len(memory_events) >= MOST_LINES:  # how it began and how it ended tell the most
-            del memory_events[MOST_LINES // 2]
-        self._remembered.add(event.line)
+        memory_events = self._facts.memory_events
+        if len(memory_events) >= MAX_MEMORY_LINES:  # how it began and how it ended tell the most
+            del memory_events[MAX_MEMORY_LINES // 2]
+        self._memory_lines.add(event.line)
         memory_events.append(event)
         if BLOCK_HEAD in event.text:
             below = segment.data[begin : begin + 4096].split(b"\n")[1 : BLOCK_LINES + 1]
             memory_events += [
-                Event(event.source, number, *self._clean(text_of(line)))
+                LogEvent(event.source, number, *self._clean(decode_text(line)))
                 for number, line in enumerate(below, event.line + 1)
-                if number not in self._remembered
+                if number not in self._memory_lines
             ]
-            self._remembered.update(range(event.line, event.line + BLOCK_LINES + 1))
+            self._memory_lines.update(range(event.line, event.line + BLOCK_LINES + 1))
 
-    def _note(self, event: Event) -> None:
+    def _note_event(self, event: LogEvent) -> None:
         """Remember lines worth quoting and signs of life."""
         sign = ALIVE.search(event.text)
         if sign and sign["down"]:
-            self._facts.down = True
+            self._facts.is_down = True
         elif sign and sign["ready"]:
-            self._facts.ready_at, self._facts.unit = event.line, event.peeled.unit
+            self._facts.ready_line, self._facts.unit = event.line, event.peeled.unit
         elif sign:
-            self._facts.up_at, self._facts.unit = event.line, event.peeled.unit
-        if len(self._facts.salient) >= KEPT_SALIENT or event.peeled.level in ("info", "debug", "trace"):
+            self._facts.up_line, self._facts.unit = event.line, event.peeled.unit
+        if len(self._facts.salient_events) >= KEPT_SALIENT or event.peeled.level in (
+            "info",
+            "debug",
+            "trace",
+        ):
             return
-        if event.line not in self._quoted and (
+        if event.line not in self._salient_lines and (
             event.peeled.level in ("error", "fatal") or SALIENT.search(event.peeled.message)
         ):
-            self._quoted.add(event.line)
-            self._facts.salient.append(event)
+            self._salient_lines.add(event.line)
+            self._facts.salient_events.append(event)
 
-    def _tried(self, wanted: Sequence[int], segment: Segment, begin: int, event: Event) -> Iterable[int]:
+    def _match_patterns(
+        self, pattern_numbers: Sequence[int], segment: LogSegment, begin: int, event: LogEvent
+    ) -> Iterable[int]:
         """Yield the patterns that this line holds."""
         around = None
-        for number in wanted:
+        for number in pattern_numbers:
             pattern = self._patterns[number]
-            if pattern.many_lines:
-                around = around or self._around(segment, begin, event.line)
-                if (there := _over_lines(pattern, around, event)) is not None:
-                    self._keep(number, *there)
+            if pattern.is_multiline:
+                around = around or self._neighbourhood(segment, begin, event.line)
+                if (there := _search_multiline(pattern, around, event)) is not None:
+                    self._keep_match(number, *there)
                     yield number
-            elif match := _fits(pattern, event.peeled.message, event.text):
-                self._keep(number, match, event)
+            elif match := _search_pattern(pattern, event.peeled.message, event.text):
+                self._keep_match(number, match, event)
                 yield number
 
-    def _around(self, segment: Segment, begin: int, line: int) -> _Around:
-        lines, before = _neighbours(segment, begin)
+    def _neighbourhood(self, segment: LogSegment, begin: int, line: int) -> _Neighbourhood:
+        lines, before = _neighbour_lines(segment, begin)
         clean, peeled = zip(*map(self._clean, lines), strict=True)
         text = "\n".join(line_parts.message for line_parts in peeled)
         self._budget.spend_on_line(len(text), 0)
-        return _Around(text, text.lower(), line - before, clean, peeled)
+        return _Neighbourhood(text, text.lower(), line - before, clean, peeled)
 
-    def _keep(self, number: int, found: re.Match[str], event: Event) -> None:
-        if event.line <= self._noted.get(number, 0):
+    def _keep_match(self, number: int, match: re.Match[str], event: LogEvent) -> None:
+        if event.line <= self._last_pattern_line.get(number, 0):
             return
-        self._count(number, event.line)
+        self._count_match(number, event.line)
         pattern = self._patterns[number]
         if pattern.rule is None or pattern.log is None:
             self._facts.conditions.add(pattern.text)
-            self._found[number] = COUNTED_MATCHES
+            self._match_counts[number] = COUNTED_MATCHES
             return
-        if pattern.rule.kind is Kind.HARMLESS and (
+        if pattern.rule.kind is RuleKind.HARMLESS and (
             pattern.log.level or event.peeled.level not in ("error", "fatal")
         ):
-            lines = range(event.line, event.line + found[0].count("\n") + 1)
+            lines = range(event.line, event.line + match[0].count("\n") + 1)
             self._facts.harmless_lines.update(dict.fromkeys(lines, pattern.log))
-        if self._found[number] <= KEPT_MATCHES:
-            self._facts.matches.append(Match(pattern.rule, pattern.log, found.groupdict(), event, found[0]))
+        if self._match_counts[number] <= KEPT_MATCHES:
+            self._facts.matches.append(
+                RuleMatch(pattern.rule, pattern.log, match.groupdict(), event, match[0])
+            )
 
-    def _count(self, number: int, line: int) -> None:
-        self._noted[number] = line
-        self._found[number] += 1
+    def _count_match(self, number: int, line: int) -> None:
+        self._last_pattern_line[number] = line
+        self._match_counts[number] += 1
         rule = self._patterns[number].rule
         # one line, however many wordings fit it
-        if rule is not None and line > self._counted.get(rule.code, 0):
-            self._counted[rule.code] = line
+        if rule is not None and line > self._last_rule_line.get(rule.code, 0):
+            self._last_rule_line[rule.code] = line
             self._facts.counts[rule.code] += 1
 
-    def last_lines(self, segment: Segment) -> None:
+    def keep_last_lines(self, segment: LogSegment) -> None:
         """Keep the end of the source, which says what it was doing when it stopped."""
-        self._facts.last.clear()
+        self._facts.last_events.clear()
         end = len(segment.data.rstrip())
-        while end > 0 and len(self._facts.last) < LAST_LINES:
+        while end > 0 and len(self._facts.last_events) < LAST_LINES:
             begin, _ = segment.line_at(end - 1)
-            line = text_of(segment.data[begin:end])
-            self._facts.last.insert(0, Event(self._facts.name, segment.number_at(begin), *self._clean(line)))
+            line = decode_text(segment.data[begin:end])
+            self._facts.last_events.insert(
+                0, LogEvent(self._facts.name, segment.number_at(begin), *self._clean(line))
+            )
             end = len(segment.data[:begin].rstrip())
 
 
-class _LineNumber:
+class _LineNumberCache:
     """The number of the line at an offset, counted on from the offset asked for before."""
 
     def __init__(self) -> None:
         self._data, self._offset, self._line = b"", 0, 0
 
-    def at(self, segment: Segment, offset: int) -> int:
+    def number_at(self, segment: LogSegment, offset: int) -> int:
         if segment.data is not self._data or offset < self._offset:
             self._data, self._line = segment.data, segment.number_at(offset)
         else:
@@ -262,24 +282,28 @@ class _LineNumber:
         return self._line
 
 
-def _fits(pattern: Pattern, message: str, line: str) -> re.Match[str] | None:
+def _search_pattern(pattern: LogRegex, message: str, line: str) -> re.Match[str] | None:
     match = pattern.regex.search(message)
     return match if match or message == line else pattern.regex.search(line)
 
 
-def _over_lines(pattern: Pattern, around: _Around, event: Event) -> tuple[re.Match[str], Event] | None:
-    if not pattern.may_match(around.lower):
+def _search_multiline(
+    pattern: LogRegex, neighbourhood: _Neighbourhood, event: LogEvent
+) -> tuple[re.Match[str], LogEvent] | None:
+    if not pattern.may_match(neighbourhood.lower):
         return None
-    match = pattern.regex.search(around.text)
+    match = pattern.regex.search(neighbourhood.text)
     if match is None:
         return None
-    at = around.text.count("\n", 0, match.start())
-    return match, Event(event.source, around.first + at, around.clean[at], around.peeled[at])
+    at = neighbourhood.text.count("\n", 0, match.start())
+    return match, LogEvent(
+        event.source, neighbourhood.first_line + at, neighbourhood.clean_lines[at], neighbourhood.peeled[at]
+    )
 
 
-def _neighbours(segment: Segment, begin: int) -> tuple[list[str], int]:
+def _neighbour_lines(segment: LogSegment, begin: int) -> tuple[list[str], int]:
     """Return the lines around the one beginning at an offset, and how many of them come before it."""
-    before = segment.data[max(0, begin - NEIGHBOUR_BYTES) : begin].split(b"\n")[-NEIGHBOURS - 1 :]
-    after = segment.data[begin : begin + NEIGHBOUR_BYTES].split(b"\n")[: NEIGHBOURS + 1]
+    before = segment.data[max(0, begin - NEIGHBOUR_BYTES) : begin].split(b"\n")[-NEIGHBOUR_LINES - 1 :]
+    after = segment.data[begin : begin + NEIGHBOUR_BYTES].split(b"\n")[: NEIGHBOUR_LINES + 1]
     joined = [*before[:-1], before[-1] + after[0], *after[1:]]
-    return [text_of(line) for line in joined], len(before) - 1
+    return [decode_text(line) for line in joined], len(before) - 1

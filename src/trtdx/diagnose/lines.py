@@ -11,13 +11,13 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.diagnose.scan import count_newlines
-from trtdx.formats.streams import ESCAPE
+from trtdx.formats.streams import TERMINAL_ESCAPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTEXT_BYTES = 24 << 10
-LONGEST_LINE = (
+MAX_LINE_BYTES = (
     1536  # on either side of what was met in it: what a pattern sees is bounded, and so is its cost
 )
 HEAD_BYTES = 240  # of a long line, which tell its rank, time and level
@@ -27,19 +27,19 @@ _BORDER = re.compile(rb"[\s,;&]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
-class Segment(NamedTuple):
+class LogSegment(NamedTuple):
     """`data[start:end]` is new; what lies before and after it is context. `line` counts lines before `start`."""
 
     data: bytes
     start: int
     end: int
-    line: int
-    first: bool
-    last: bool
+    lines_before: int
+    is_first: bool
+    is_last: bool
 
     def line_at(self, offset: int) -> tuple[int, int]:
         """Return where the line around an offset begins and ends, at most LONGEST_LINE around it."""
-        low, high = max(0, offset - LONGEST_LINE), min(len(self.data), offset + LONGEST_LINE)
+        low, high = max(0, offset - MAX_LINE_BYTES), min(len(self.data), offset + MAX_LINE_BYTES)
         begin = self.data.rfind(b"\n", low, offset) + 1 or self._word_after(low, offset)
         redrawn = self.data.rfind(b"\r", begin, offset)  # a progress bar draws over itself
         end = self.data.find(b"\n", offset, high)
@@ -68,57 +68,57 @@ class Segment(NamedTuple):
     def number_at(self, offset: int) -> int:
         """Return the 1-based number of the line around an offset."""
         if offset >= self.start:
-            return self.line + 1 + count_newlines(self.data, self.start, offset)
-        return self.line + 1 - count_newlines(self.data, offset, self.start)
+            return self.lines_before + 1 + count_newlines(self.data, self.start, offset)
+        return self.lines_before + 1 - count_newlines(self.data, offset, self.start)
 
 
-def segments(blocks: Iterable[bytes]) -> Iterator[Segment]:
+def split_segments(blocks: Iterable[bytes]) -> Iterator[LogSegment]:
     """Yield the input as segments that end at line borders where lines are not enormous."""
     buffer, start, line, first = b"", 0, 0, True  # kept[:start] was given out before, kept[start:] was not
-    for block in cleaned(blocks):
+    for block in clean_blocks(blocks):
         buffer += block
         if len(buffer) - start < CONTEXT_BYTES * 2:
             continue
         limit = len(buffer) - CONTEXT_BYTES
         # or: inside an enormous line
         end = buffer.rfind(b"\n", max(start, limit - CONTEXT_BYTES), limit) + 1 or limit
-        yield Segment(buffer, start, end, line, first, last=False)
+        yield LogSegment(buffer, start, end, line, first, is_last=False)
         line += count_newlines(buffer, start, end)
         spare = max(0, end - CONTEXT_BYTES)
         buffer, start, first = buffer[spare:], end - spare, False
-    yield Segment(buffer, start, len(buffer), line, first, last=True)
+    yield LogSegment(buffer, start, len(buffer), line, first, is_last=True)
 
 
-def text_of(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """Return bytes as text whatever they are."""
     return data.decode("utf-8", "replace")
 
 
-def cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def clean_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks as UTF-8 without NULs and terminal escapes; doing it twice changes nothing."""
-    return _cleaned(_decoded(blocks))
+    return _strip_escapes(_decode_blocks(blocks))
 
 
 def clean_block(block: bytes) -> bytes:
     """Return one block without NULs and terminal escapes, for a log that grows and is not held back."""
-    return ESCAPE.sub(b"", block.replace(b"\0", b""))
+    return TERMINAL_ESCAPE.sub(b"", block.replace(b"\0", b""))
 
 
-def _decoded(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _decode_blocks(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield UTF-8 (or what pretends to be) from UTF-16 too, with and without a byte order mark."""
     decoder: codecs.IncrementalDecoder | None = None
     first = True
     for block in blocks:
         if first and block:
             first = False
-            encoding, block = _encoding_of(block)
+            encoding, block = _detect_encoding(block)
             decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
         yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
     if decoder:
         yield decoder.decode(b"", final=True).encode("utf-8", "replace")
 
 
-def _encoding_of(block: bytes) -> tuple[str, bytes]:
+def _detect_encoding(block: bytes) -> tuple[str, bytes]:
     for bom, encoding in _BOMS:
         if block.startswith(bom):
             return ("" if encoding == "utf-8" else encoding), block[len(bom) :]
@@ -130,7 +130,7 @@ def _encoding_of(block: bytes) -> tuple[str, bytes]:
     return "", block
 
 
-def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def _strip_escapes(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks without NULs and terminal escapes; an escape cut by a block border is held back."""
     pending = b""
     for block in blocks:
@@ -140,9 +140,9 @@ def _cleaned(blocks: Iterable[bytes]) -> Iterator[bytes]:
             data = data.replace(b"\0", b"")
         if b"\x1b" in data:
             at = data.rfind(b"\x1b")
-            if len(data) - at < 512 and not ESCAPE.match(data, at):
+            if len(data) - at < 512 and not TERMINAL_ESCAPE.match(data, at):
                 data, pending = data[:at], data[at:]
-            data = ESCAPE.sub(b"", data)
+            data = TERMINAL_ESCAPE.sub(b"", data)
         yield data
     if pending:
-        yield ESCAPE.sub(b"", pending).replace(b"\x1b", b"")
+        yield TERMINAL_ESCAPE.sub(b"", pending).replace(b"\x1b", b"")

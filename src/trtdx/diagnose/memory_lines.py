@@ -37,7 +37,7 @@ MEMORY_TEXTS = (
     "Set gemm_plugin to", "Set context_fmha to", "Set remove_input_padding to", "KV Memory Percentage",
 )  # fmt: skip
 # The pages that a log's own words lead to when memory ran out; a verdict puts numbers to any of them.
-OUT_OF_MEMORY = frozenset(
+OUT_OF_MEMORY_CODES = frozenset(
     (
         "DX340",
         "DX341",
@@ -53,16 +53,20 @@ OUT_OF_MEMORY = frozenset(
         "DX373",
     )
 ) | {"DX113", "DX146", "DX153", "DX178", "DX283", "DX356", "DX359", "DX461", "DX701"}
-HOST_MEMORY = frozenset(("DX350", "DX351", "DX352", "DX400", "DX231", "DX455"))
-HOST_FIGURES = ("Prefetching ", "available: ", "[mem-profile/")  # what there can be to say about host memory
+HOST_MEMORY_CODES = frozenset(("DX350", "DX351", "DX352", "DX400", "DX231", "DX455"))
+HOST_MEMORY_TEXTS = (
+    "Prefetching ",
+    "available: ",
+    "[mem-profile/",
+)  # what there can be to say about host memory
 BLOCK_HEAD = "Free GPU memory before component creation attempt"  # a table of other components follows
 BLOCK_LINES = 18
-MOST_LINES = 1500  # of one source; the first half and the last half of them are kept
+MAX_MEMORY_LINES = 1500  # of one source; the first half and the last half of them are kept
 
 _LOWER = tuple(text.lower() for text in MEMORY_TEXTS)
 
 
-def tells_memory(line: str) -> bool:
+def mentions_memory(line: str) -> bool:
     """Whether a line may tell of memory."""
     lower = line.lower()
     return any(text in lower for text in _LOWER)

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 
-class Peeled(NamedTuple):
+class PeeledLine(NamedTuple):
     """A line's message and what its layers told."""
 
     message: str
@@ -37,7 +37,7 @@ _LEVEL = (
 
 # Outermost first. Each is tried at the start of what is left; the order among them does not matter much,
 # since peeling goes on until none fits.
-LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
+PREFIX_LAYERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (source, re.compile(pattern))
     for source, pattern in (
         # TensorRT-LLM's Python logger: 0.5-0.18, 0.19-1.3.0rc12 (rank before level), 1.3.0rc13+ (level, module, rank)
@@ -117,7 +117,7 @@ _POD_EVENT = re.compile(r"(?:\S{1,80} +){1,2}(?:Normal|Warning) +\w{1,40} +(?P<u
 _MAX_LAYERS = 8
 
 
-def peel(line: str) -> Peeled:
+def peel_line(line: str) -> PeeledLine:
     """Return the message inside the line's layers, and what they told of level, rank, time and source."""
     level, rank, time, source, unit = "", None, "", "", ""
     rest = _after_last_tag(line)
@@ -125,7 +125,7 @@ def peel(line: str) -> Peeled:
         match, name = _next_layer(rest, outermost=depth == 0)
         if match is None:
             break
-        fields = match.groupdict() if name != "json" else _told_by_object(rest)
+        fields = match.groupdict() if name != "json" else _parse_json_fields(rest)
         level = LEVEL_NAMES.get((fields.get("level") or "").lower(), "") or level
         level = "info" if fields.get("quoted") else level
         number = fields.get("rank") or fields.get("rank2")
@@ -137,7 +137,7 @@ def peel(line: str) -> Peeled:
     implied = _implied_level(rest)
     event = _POD_EVENT.match(line) if not unit else None
     level = implied if implied == "error" and level == "info" else level or implied
-    return Peeled(rest, level, rank, time, source, event["unit"] if event else unit)
+    return PeeledLine(rest, level, rank, time, source, event["unit"] if event else unit)
 
 
 def _after_last_tag(line: str) -> str:
@@ -149,7 +149,7 @@ def _after_last_tag(line: str) -> str:
     return line[: tags[0].start()] + line[tags[-1].start() :] if tags else line
 
 
-def _told_by_object(text: str) -> dict[str, str | None]:
+def _parse_json_fields(text: str) -> dict[str, str | None]:
     fields = (pattern.search(text) for pattern in (_JSON_LEVEL, _JSON_TIME, _JSON_RANK))
     return {key: value for field in fields if field for key, value in field.groupdict().items()}
 
@@ -158,7 +158,7 @@ def _next_layer(text: str, *, outermost: bool) -> tuple[re.Match[str] | None, st
     if text.startswith("{"):
         match = _JSON.match(text)
         return match, "json" if match else ""
-    for source, pattern in LAYERS:
+    for source, pattern in PREFIX_LAYERS:
         # inside another layer "2: " is TensorRT's error code, not a rank
         if source == "srun" and not outermost:
             continue

@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 T = TypeVar("T")
-AHEAD = 2
+QUEUE_LENGTH = 2
 _LOOK_UP_S = 0.2  # how often a waiting reader sees whether anyone still listens
 
 
-class _End(NamedTuple):
+class _QueueEnd(NamedTuple):
     """What the reader says last: there is no more, or what went wrong."""
 
     error: BaseException | None = None
 
 
-def ahead(items: Iterable[T]) -> Iterator[T]:
+def read_ahead(items: Iterable[T]) -> Iterator[T]:
     """Yield the items; they are made in a thread, a few in advance. What goes wrong there is raised here."""
-    ready: queue.Queue[T | _End] = queue.Queue(AHEAD)
+    ready: queue.Queue[T | _QueueEnd] = queue.Queue(QUEUE_LENGTH)
     abandoned = threading.Event()
     # a daemon: one that waits for a silent pipe does not keep the program from ending
     threading.Thread(
         target=_produce_items, args=(items, ready, abandoned), name="trtdx-read", daemon=True
     ).start()
     try:
-        while not isinstance(item := ready.get(), _End):
+        while not isinstance(item := ready.get(), _QueueEnd):
             yield item
         if item.error is not None:
             raise item.error
@@ -38,17 +38,17 @@ def ahead(items: Iterable[T]) -> Iterator[T]:
         abandoned.set()
 
 
-def _produce_items(items: Iterable[T], ready: queue.Queue[T | _End], abandoned: threading.Event) -> None:
+def _produce_items(items: Iterable[T], ready: queue.Queue[T | _QueueEnd], abandoned: threading.Event) -> None:
     try:
         for item in items:
             if not _put_item(item, ready, abandoned):
                 return
-        _put_item(_End(), ready, abandoned)
+        _put_item(_QueueEnd(), ready, abandoned)
     except BaseException as err:  # it belongs to whoever listens
-        _put_item(_End(err), ready, abandoned)
+        _put_item(_QueueEnd(err), ready, abandoned)
 
 
-def _put_item(item: T | _End, ready: queue.Queue[T | _End], abandoned: threading.Event) -> bool:
+def _put_item(item: T | _QueueEnd, ready: queue.Queue[T | _QueueEnd], abandoned: threading.Event) -> bool:
     """Hand an item over, unless nobody listens any more; return whether somebody does."""
     while not abandoned.is_set():
         with contextlib.suppress(queue.Full):

@@ -9,19 +9,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.diagnose.calibrate import calibrated
+from trtdx.diagnose.calibrate import calibrated_confidence
 from trtdx.diagnose.cause import findings_from
-from trtdx.diagnose.match import Matcher
-from trtdx.diagnose.sources import Source
-from trtdx.diagnose.unknown import DESCRIPTION_BYTES, description_in, doubt, resembling, told, unexplained
+from trtdx.diagnose.matcher import Matcher
+from trtdx.diagnose.sources import LogSource
+from trtdx.diagnose.unknown import (
+    DESCRIPTION_BYTES,
+    extract_description,
+    findings_from_description,
+    not_enough_evidence,
+    similar_finding,
+    unexplained_errors,
+)
 from trtdx.errors import TrtdxError
-from trtdx.model import Finding, Harmless, Report, Summary, headline
-from trtdx.redact import redactor
+from trtdx.model import Finding, Harmless, Report, Summary, headline_from_findings
+from trtdx.redact import make_redactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trtdx.diagnose.facts import SourceFacts
+    from trtdx.diagnose.nouns import SourceFacts
     from trtdx.rule import RuleBook
 
     Refine = Callable[[list[Finding], Sequence[SourceFacts]], list[Finding]]
@@ -30,8 +37,8 @@ CAUSE_CONFIDENCE = 0.3  # below this a match alone is not called a cause
 SURE_CONFIDENCE = 0.7  # from this on a description's words add nothing
 
 
-def diagnose(
-    sources: Sequence[Source],
+def diagnose_sources(
+    sources: Sequence[LogSource],
     book: RuleBook,
     *,
     redact_hosts: bool = False,
@@ -49,58 +56,65 @@ def diagnose(
         progress: called with a source's name and the bytes read of it so far.
         refine: adds to the findings what a room above this one knows, such as the figures of memory.
     """
-    redact = redactor(hosts=redact_hosts)
+    redact = make_redactor(hide_hosts=redact_hosts)
     matcher = Matcher(book, redact, sources=len(sources))
     facts: list[SourceFacts] = []
-    small = _Small(redact)
+    small = _ShortInput(redact)
     problems = list(notes)
     for source in sorted(sources):
-        source_facts, problem = _facts_of(matcher, source, small, progress)
+        source_facts, problem = _collect_source_facts(matcher, source, small, progress)
         facts.append(source_facts)
         problems += [problem] if problem else []
-    return report_from(facts, book, text=small.text, partial=problems, refine=refine)
+    return report_from_facts(facts, book, short_text=small.text, partial=problems, refine=refine)
 
 
-def report_from(
+def report_from_facts(
     facts: Sequence[SourceFacts],
     book: RuleBook,
     *,
-    text: str = "",
+    short_text: str = "",
     partial: Sequence[str] = (),
     refine: Refine | None = None,
 ) -> Report:
     """Return the report on what the sources told; `text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
-    if not _sure(findings, SURE_CONFIDENCE):
-        words = description_in(text, facts)
+    if not _has_confident_finding(findings, SURE_CONFIDENCE):
+        words = extract_description(short_text, facts)
         known_codes = {finding.code for finding in findings}
-        findings += [finding for finding in told(facts, words, book) if finding.code not in known_codes]
+        findings += [
+            finding
+            for finding in findings_from_description(facts, words, book)
+            if finding.code not in known_codes
+        ]
         findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
-        if not _sure(findings, CAUSE_CONFIDENCE):
-            findings = resembling(facts, words, book) + findings
-        findings += doubt(
+        if not _has_confident_finding(findings, CAUSE_CONFIDENCE):
+            findings = similar_finding(facts, words, book) + findings
+        findings += not_enough_evidence(
             facts, words, book, [finding for finding in findings if finding.confidence >= CAUSE_CONFIDENCE]
         )
     else:
-        findings += unexplained(facts, book)
+        findings += unexplained_errors(facts, book)
     findings = refine(findings, facts) if refine else findings
     calibrated_findings = [
-        msgspec.structs.replace(finding, confidence=calibrated(finding.confidence)) for finding in findings
+        msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence))
+        for finding in findings
     ]
-    return Report(_summary(facts, calibrated_findings, harmless, partial), tuple(calibrated_findings))
+    return Report(
+        _summarize_findings(facts, calibrated_findings, harmless, partial), tuple(calibrated_findings)
+    )
 
 
-def _sure(findings: Sequence[Finding], enough: float) -> bool:
-    return any(finding.confidence >= enough for finding in findings)
+def _has_confident_finding(findings: Sequence[Finding], min_confidence: float) -> bool:
+    return any(finding.confidence >= min_confidence for finding in findings)
 
 
-def text_source(text: str | bytes, name: str = "log") -> Source:
+def source_from_text(text: str | bytes, name: str = "log") -> LogSource:
     """Return a source that holds this text."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return Source(name, lambda: iter([data]))
+    return LogSource(name, lambda: iter([data]))
 
 
-class _Small:
+class _ShortInput:
     """Keeps the input as text while it is short enough to be a description."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
@@ -120,8 +134,8 @@ class _Small:
         )
 
 
-def _facts_of(
-    matcher: Matcher, source: Source, small: _Small, progress: Callable[[str, int], None]
+def _collect_source_facts(
+    matcher: Matcher, source: LogSource, short_input: _ShortInput, progress: Callable[[str, int], None]
 ) -> tuple[SourceFacts, str]:
     """Return what the source told, and what kept it from being read to its end."""
     problem: list[str] = []
@@ -130,17 +144,17 @@ def _facts_of(
         done = 0
         try:
             for block in source.blocks():
-                small.add(block)
+                short_input.add(block)
                 done += len(block)
                 progress(source.name, done)
                 yield block
         except (TrtdxError, OSError) as err:
             problem.append(f"{source.name}: {err}")
 
-    return matcher.facts(source.name, watched()), "; ".join(problem)
+    return matcher.collect_facts(source.name, watched()), "; ".join(problem)
 
 
-def _summary(
+def _summarize_findings(
     facts: Sequence[SourceFacts],
     findings: Sequence[Finding],
     harmless: Sequence[Harmless],
@@ -151,7 +165,7 @@ def _summary(
         sum(source_facts.lines_read for source_facts in facts),
     )
     return Summary(
-        text=_headline(findings, partial),
+        text=_summary_headline(findings, partial),
         inputs=len(facts),
         bytes_read=size,
         lines_read=lines,
@@ -161,7 +175,7 @@ def _summary(
     )
 
 
-def _headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:
+def _summary_headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:
     if not findings:
         return "no problem found in what could be read" if partial else "no problem found"
-    return headline(findings)
+    return headline_from_findings(findings)

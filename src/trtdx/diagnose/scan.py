@@ -18,20 +18,20 @@ try:
 except ImportError:  # installed without a compiler
     _kernel = None  # type: ignore[assignment]
 
-_MOST_HITS = 1024
-_WORTH_TWO = 256 << 10  # bytes from which on two threads are quicker than one
+_MAX_HITS_PER_CALL = 1024
+_TWO_THREADS_BYTES = 256 << 10  # bytes from which on two threads are quicker than one
 _FOLD = bytes(byte | 0x20 for byte in range(256))
 _DIGITS = b"0123456789"
 
 
-class Scanner(Protocol):
+class TextScanner(Protocol):
     """Finds texts; a muted text (by its number) is no longer reported."""
 
-    def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
+    def find_hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         """Yield (offset, number of the text)."""
 
 
-def scanner_for(texts: Sequence[bytes]) -> Scanner:
+def make_scanner(texts: Sequence[bytes]) -> TextScanner:
     """Return the fastest scanner there is for these texts, each at least WINDOW bytes long."""
     return PythonScanner(texts) if _kernel is None else KernelScanner(texts)
 
@@ -46,28 +46,28 @@ class KernelScanner:
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._table = _kernel.build([(text, rarest_window(text.decode())[0]) for text in texts])
 
-    def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
-        if end - start >= _WORTH_TWO:
+    def find_hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
+        if end - start >= _TWO_THREADS_BYTES:
             middle = start + (end - start) // (2 * STRIDE) * STRIDE
-            second = _helper().submit(list, self._scan(data, middle, end, bytearray(muted)))
-            parts = [self._scan(data, start, middle, muted), _result(second)]
+            second = _scan_executor().submit(list, self._scan(data, middle, end, bytearray(muted)))
+            parts = [self._scan(data, start, middle, muted), _iterate_future(second)]
         else:
             parts = [self._scan(data, start, end, muted)]
         return (hit for hit in chain.from_iterable(parts) if not muted[hit[1]])
 
     def _scan(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         while start < end:
-            hits, start = _kernel.scan(self._table, data, start, end, muted, _MOST_HITS)
+            hits, start = _kernel.scan(self._table, data, start, end, muted, _MAX_HITS_PER_CALL)
             yield from hits
 
 
 @cache
-def _helper() -> ThreadPoolExecutor:
+def _scan_executor() -> ThreadPoolExecutor:
     """Return the second pair of eyes; the kernel leaves the interpreter free while it scans."""
     return ThreadPoolExecutor(1, thread_name_prefix="trtdx-scan")
 
 
-def _result(future: Future[list[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
+def _iterate_future(future: Future[list[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
     yield from future.result()
 
 
@@ -82,7 +82,7 @@ class PythonScanner:
         self._texts = [fold(text) for text in texts]
         self._pieces = [_rarest_piece(text.translate(None, _DIGITS)) for text in texts]
 
-    def hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
+    def find_hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
         folded = data[start:end].translate(_FOLD)
         distinct = b"\n".join(set(data[start:end].translate(None, _DIGITS).split(b"\n"))).translate(_FOLD)
         present = {distinct[offset : offset + PIECE] for offset in range(len(distinct))}

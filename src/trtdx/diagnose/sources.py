@@ -13,41 +13,41 @@ if TYPE_CHECKING:
 
     from trtdx.host import Host
 
-_NOT_LOGS = (
+_NON_LOG_SUFFIXES = (
     ".safetensors", ".engine", ".plan", ".onnx", ".bin", ".pt", ".pth", ".so", ".npy", ".npz", ".pyc", ".whl",
     ".png", ".cache",
 )  # fmt: skip
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """One stream of log text and the name evidence gives it."""
 
     name: str
     blocks: Callable[[], Iterator[bytes]]
 
 
-class Skipped(NamedTuple):
+class SkippedInput(NamedTuple):
     """Something named that was not read, and why."""
 
     name: str
     reason: str
-    unreadable: bool = False  # it was named by the user, and nothing of it could be read
+    is_unreadable: bool = False  # it was named by the user, and nothing of it could be read
 
 
-def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skipped]]:
+def open_sources(host: Host, paths: Sequence[str]) -> tuple[list[LogSource], list[SkippedInput]]:
     """Return the streams behind the paths in a fixed order, and what was passed over.
 
     One path that cannot be read does not keep the others from being read; it is an error where there are no others.
     """
-    sources_by_name: dict[str, Source] = {}
-    skipped: list[Skipped] = []
+    sources_by_name: dict[str, LogSource] = {}
+    skipped: list[SkippedInput] = []
     errors: list[TrtdxError] = []
     for path in paths:
         try:
-            streams, passed = _behind(host, path)
+            streams, passed = _sources_at_path(host, path)
         except TrtdxError as err:
             errors.append(err)
-            skipped.append(Skipped(path, err.message, unreadable=True))
+            skipped.append(SkippedInput(path, err.message, is_unreadable=True))
             continue
         sources_by_name |= streams
         skipped += passed
@@ -60,7 +60,7 @@ def sources(host: Host, paths: Sequence[str]) -> tuple[list[Source], list[Skippe
     return [sources_by_name[name] for name in sorted(sources_by_name)], skipped
 
 
-def _behind(host: Host, path: str) -> tuple[dict[str, Source], list[Skipped]]:
+def _sources_at_path(host: Host, path: str) -> tuple[dict[str, LogSource], list[SkippedInput]]:
     kind = "file" if path == "-" else host.kind(path)
     if kind == "absent":
         raise InputError(
@@ -69,14 +69,20 @@ def _behind(host: Host, path: str) -> tuple[dict[str, Source], list[Skipped]]:
         )
     if is_case(host, path):
         case = open_case(host, path)
-        return {name: _source(case.host, name) for name in case.texts()}, []
+        return {name: _file_source(case.host, name) for name in case.text_paths()}, []
     if kind != "directory":
-        return {path: _source(host, path)}, []
-    skipped = [Skipped(name, "this folder cannot be listed") for name in host.closed_folders(path)]
+        return {path: _file_source(host, path)}, []
+    skipped = [SkippedInput(name, "this folder cannot be listed") for name in host.closed_folders(path)]
     names = list(host.files(path))
-    skipped += [Skipped(name, "not a log by its name") for name in names if name.lower().endswith(_NOT_LOGS)]
-    return {name: _source(host, name) for name in names if not name.lower().endswith(_NOT_LOGS)}, skipped
+    skipped += [
+        SkippedInput(name, "not a log by its name")
+        for name in names
+        if name.lower().endswith(_NON_LOG_SUFFIXES)
+    ]
+    return {
+        name: _file_source(host, name) for name in names if not name.lower().endswith(_NON_LOG_SUFFIXES)
+    }, skipped
 
 
-def _source(host: Host, path: str) -> Source:
-    return Source("stdin" if path == "-" else path, lambda: read_blocks(host, path))
+def _file_source(host: Host, path: str) -> LogSource:
+    return LogSource("stdin" if path == "-" else path, lambda: read_blocks(host, path))

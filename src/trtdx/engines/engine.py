@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
-    from trtdx.tensors.feeds import Input
+    from trtdx.tensors.feeds import ModelInput
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-class Seen(NamedTuple):
+class TappedTensor(NamedTuple):
     """A tensor that passed a place; the next operation may change it in place, so look or copy at once."""
 
     place: Place
@@ -25,13 +25,13 @@ class Seen(NamedTuple):
     step: int
     call: int  # how often this module was called before in the same step
     # Positional and named arguments of the module, where the engine has them.
-    given: tuple[Any, Any] | None = None
+    module_arguments: tuple[Any, Any] | None = None
 
 
-Sink = Callable[[Seen], None]
+Sink = Callable[[TappedTensor], None]
 
 
-class Tapped(NamedTuple):
+class TapEffect(NamedTuple):
     """What watching changed: whether the model is compiled, how many places are watched, and in words."""
 
     compiled: bool
@@ -39,7 +39,7 @@ class Tapped(NamedTuple):
     note: str
 
 
-class Read(NamedTuple):
+class OperatorInput(NamedTuple):
     """What an operator reads: a tensor by its name, and its values if they never change."""
 
     tensor: str
@@ -73,11 +73,11 @@ def find_module_path(scope: str, paths: Collection[str], places: Iterable[Place]
     return matches[0]
 
 
-class Stepper(Protocol):
+class StepRunner(Protocol):
     """What a generation needs: something that is fed and gives back, step by step."""
 
     @property
-    def inputs(self) -> Mapping[str, Input]:
+    def inputs(self) -> Mapping[str, ModelInput]:
         """What one step is fed, by name, the cache included."""
 
     @property
@@ -95,7 +95,7 @@ class Stepper(Protocol):
         """Compute one step: returns the outputs, and hands each selected tensor to the sink."""
 
 
-class Engine(Stepper, Protocol):
+class Engine(StepRunner, Protocol):
     """A model, what to watch in it, and where what is seen goes."""
 
     kind: str  # "torch", "onnxruntime" or "tensorrt"
@@ -106,19 +106,19 @@ class Engine(Stepper, Protocol):
         """What a reader of the capture has to know to repeat the run: versions, precision, optimisation."""
 
     @property
-    def tapped(self) -> Tapped:
+    def tap_effect(self) -> TapEffect:
         """What watching changed."""
 
     def places(self) -> list[Place]:
         """Return every place there is, in the order of the data's flow."""
 
-    def reads(self, place: Place) -> Sequence[Read]:
+    def operator_inputs(self, place: Place) -> Sequence[OperatorInput]:
         """Return what the operator behind a place reads, where the engine knows: ONNX nodes and layers."""
 
-    def watching(self, selector: Selector, sink: Sink) -> Engine:
+    def with_selector(self, selector: Selector, sink: Sink) -> Engine:
         """Return the same model with another selector and sink."""
 
-    def entering(self, scope: str, call: int = 0) -> Mapping[str, Input]:
+    def replay_inputs(self, scope: str, call: int = 0) -> Mapping[str, ModelInput]:
         """Return what has to be given to replay a module, in the order in which it is used."""
 
     def replay(

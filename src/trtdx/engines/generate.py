@@ -11,39 +11,39 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.state import Sampling, State
-from trtdx.engines.torch.lazy import numpy as np
+from trtdx.engines.generation_state import GenerationState, Sampling
+from trtdx.engines.torch.lazy_import import numpy as np
 from trtdx.errors import InputError
-from trtdx.tensors.cache_names import PAST, PRESENT, cache_key
+from trtdx.tensors.cache_names import PAST_NAME, PRESENT_NAME, cache_key
 from trtdx.tensors.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trtdx.engines.engine import Array, Stepper
-    from trtdx.tensors.feeds import Input
+    from trtdx.engines.engine import Array, StepRunner
+    from trtdx.tensors.feeds import ModelInput
 
-_LENGTH = re.compile(r"past|seq|len|total|cache|kv", re.IGNORECASE)
+_LENGTH_AXIS_NAME = re.compile(r"past|seq|len|total|cache|kv", re.IGNORECASE)
 MASK_RANK = 2
 
 
-class Step(NamedTuple):
+class GenerationStep(NamedTuple):
     """One step of a generation: what was chosen for each row, and where things stand now."""
 
     number: int
     tokens: Array  # what the next step is fed
-    state: State
+    state: GenerationState
     chosen: Array  # what the model would have gone on with; the same unless tokens were forced
 
 
-def cache_names(engine: Stepper) -> dict[str, str]:
+def cache_outputs_by_input(engine: StepRunner) -> dict[str, str]:
     """Return the outputs that become inputs of the next step: {"past.0.key": "present.0.key"}.
 
     Raises:
         InputError: an input looks like a cache, and no output is its next content.
     """
-    present = {cache_key(name): name for name in engine.outputs if PRESENT.fullmatch(name)}
-    past = {name: cache_key(name) for name in engine.inputs if PAST.fullmatch(name)}
+    present = {cache_key(name): name for name in engine.outputs if PRESENT_NAME.fullmatch(name)}
+    past = {name: cache_key(name) for name in engine.inputs if PAST_NAME.fullmatch(name)}
     alone = [name for name, key in past.items() if key not in present]
     if alone:
         raise InputError(
@@ -53,13 +53,13 @@ def cache_names(engine: Stepper) -> dict[str, str]:
     return {name: present[key] for name, key in past.items()}
 
 
-def start_state(
-    engine: Stepper,
+def initial_state(
+    engine: StepRunner,
     prompts: Sequence[Sequence[int]] | Array,
     *,
     attention_mask: Any = None,
     sampling: Sampling | None = None,
-) -> State:
+) -> GenerationState:
     """Return where a generation begins.
 
     Args:
@@ -69,7 +69,7 @@ def start_state(
         sampling: how tokens are chosen; the likeliest where it is not told.
     """
     chosen = sampling or Sampling()
-    tokens, mask = _padded(prompts, chosen.pad)
+    tokens, mask = _pad_prompts(prompts, chosen.pad)
     if attention_mask is not None:
         mask = np.asarray(attention_mask, np.int64)
     if tokens.ndim != MASK_RANK or mask.shape != tokens.shape or not tokens.shape[1]:
@@ -78,17 +78,17 @@ def start_state(
         raise InputError("a prompt ends in padding", fix="fill shorter prompts up on their left")
     batch = engine.inputs.get("input_ids")
     past = {
-        name: _empty(engine.inputs[name], len(tokens), batch.shape if batch else None)
-        for name in cache_names(engine)
+        name: _empty_cache(engine.inputs[name], len(tokens), batch.shape if batch else None)
+        for name in cache_outputs_by_input(engine)
     }
     bit_generator = np.random.PCG64(chosen.seed).state["state"]
     done = np.zeros(len(tokens), bool)
-    return State(
+    return GenerationState(
         tokens, mask, done, past, 0, 0, chosen, (int(bit_generator["state"]), int(bit_generator["inc"]))
     )
 
 
-def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, Array]:
+def _pad_prompts(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, Array]:
     longest = max((len(row) for row in prompts), default=0)
     tokens = np.full((len(prompts), longest), pad, np.int64)
     mask = np.zeros(tokens.shape, np.int64)
@@ -98,35 +98,35 @@ def _padded(prompts: Sequence[Sequence[int]] | Array, pad: int) -> tuple[Array, 
     return tokens, mask
 
 
-def _empty(wanted: Input, batch: int, ids_shape: tuple[int | str, ...] | None) -> Array:
+def _empty_cache(cache_input: ModelInput, batch: int, ids_shape: tuple[int | str, ...] | None) -> Array:
     """Return a cache with nothing in it, in the shape a model declares: [batch, heads, past, width]."""
     batch_name = ids_shape[0] if ids_shape else "batch"
     shape = []
-    for dim in wanted.shape or ():
+    for dim in cache_input.shape or ():
         if isinstance(dim, int):
             shape.append(dim)
         elif dim == batch_name or "batch" in dim:
             shape.append(batch)
-        elif _LENGTH.search(dim):
+        elif _LENGTH_AXIS_NAME.search(dim):
             shape.append(0)
         else:
             raise InputError(
-                f"the cache {wanted.name} is {wanted}: what {dim!r} stands for is not known",
+                f"the cache {cache_input.name} is {cache_input}: what {dim!r} stands for is not known",
                 fix="export the model with axes called batch and past, or with fixed sizes",
             )
-    return np.zeros(shape, numpy_dtype(wanted.dtype))
+    return np.zeros(shape, numpy_dtype(cache_input.dtype))
 
 
-def generate(
-    engine: Stepper,
-    start: State | Sequence[Sequence[int]] | Array,
+def generate_tokens(
+    engine: StepRunner,
+    start: GenerationState | Sequence[Sequence[int]] | Array,
     steps: int,
     *,
     attention_mask: Any = None,
     sampling: Sampling | None = None,
     extra: Mapping[str, Any] | None = None,
     forced: Array | None = None,
-) -> Iterator[Step]:
+) -> Iterator[GenerationStep]:
     """Yield each step as it is computed: first the whole prompts, then a token at a time; stops when all rows are done.
 
     Args:
@@ -138,24 +138,24 @@ def generate(
         extra: constant inputs that only this model has.
         forced: what to go on with whatever the model chooses, [batch, steps]; so two models see the same tokens.
     """
-    if isinstance(start, State):
+    if isinstance(start, GenerationState):
         state = start
     else:
-        state = start_state(engine, start, attention_mask=attention_mask, sampling=sampling)
-    names = cache_names(engine)
+        state = initial_state(engine, start, attention_mask=attention_mask, sampling=sampling)
+    names = cache_outputs_by_input(engine)
     engine.step = state.step
     for _ in range(steps):
         if state.done.all():
             return
-        results = engine.run(_feeds(engine, state, names, extra or {}))
-        chosen, generator = _chosen(_logits(results, names), state)
+        results = engine.run(_step_feeds(engine, state, names, extra or {}))
+        chosen, generator = _choose_tokens(_next_token_logits(results, names), state)
         tokens = chosen if forced is None else forced[:, state.step].astype(np.int64)
-        state = _advanced(state, tokens, {name: results[names[name]] for name in names}, generator)
-        yield Step(state.step - 1, tokens, state, chosen)
+        state = _advance_state(state, tokens, {name: results[names[name]] for name in names}, generator)
+        yield GenerationStep(state.step - 1, tokens, state, chosen)
 
 
-def _feeds(
-    engine: Stepper, state: State, names: Mapping[str, str], extra: Mapping[str, Any]
+def _step_feeds(
+    engine: StepRunner, state: GenerationState, cache_outputs: Mapping[str, str], extra: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what a model wants to be fed at this step."""
     step_inputs = _step_inputs(state)
@@ -163,7 +163,7 @@ def _feeds(
     for name, declared in engine.inputs.items():
         if name in extra:
             feeds[name] = extra[name]
-        elif name in names:
+        elif name in cache_outputs:
             feeds[name] = state.past[name]
         elif name in step_inputs:
             feeds[name] = step_inputs[name].astype(declared.dtype or "int64")
@@ -175,7 +175,7 @@ def _feeds(
     return feeds
 
 
-def _step_inputs(state: State) -> dict[str, Array]:
+def _step_inputs(state: GenerationState) -> dict[str, Array]:
     """Return what follows from the tokens of a step and their mask, by the names models have for it."""
     return {
         "input_ids": state.tokens[:, state.cached :],
@@ -186,7 +186,7 @@ def _step_inputs(state: State) -> dict[str, Array]:
     }
 
 
-def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]:
+def complete_feeds(engine: StepRunner, feeds: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of some arrays a model takes, and what follows from them: mask, positions, empty caches.
 
     A part of a cache that is not empty does not follow: what is missing there stays missing.
@@ -199,7 +199,7 @@ def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]
     }
     if not missing or np.ndim(feeds.get("input_ids", 0)) != MASK_RANK:
         return completed
-    state = _state_of_feeds(engine, feeds)
+    state = _state_from_feeds(engine, feeds)
     step_inputs = _step_inputs(state)
     for name, declared in missing.items():
         if name in step_inputs:
@@ -209,13 +209,13 @@ def completed_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> dict[str, Any]
     return completed
 
 
-def _state_of_feeds(engine: Stepper, feeds: Mapping[str, Any]) -> State:
+def _state_from_feeds(engine: StepRunner, feeds: Mapping[str, Any]) -> GenerationState:
     """Return where a generation stands whose next step is fed these arrays."""
-    state = start_state(engine, np.asarray(feeds["input_ids"]))
+    state = initial_state(engine, np.asarray(feeds["input_ids"]))
     mask = np.asarray(feeds.get("attention_mask", 0))
     if mask.ndim != MASK_RANK:
         cached = max(
-            (_cached_length(array) for name, array in feeds.items() if PAST.fullmatch(name)), default=0
+            (_cached_length(array) for name, array in feeds.items() if PAST_NAME.fullmatch(name)), default=0
         )
         mask = np.ones((len(state.tokens), cached + state.tokens.shape[1]), np.int64)
     cached = max(mask.shape[1] - state.tokens.shape[1], 0)
@@ -228,9 +228,9 @@ def _cached_length(past: Array) -> int:
     return int(past.shape[-2]) if past.ndim >= MASK_RANK else 0
 
 
-def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
+def _next_token_logits(results: Mapping[str, Array], cache_outputs: Mapping[str, str]) -> Array:
     """Return the scores of the next token: [batch, vocabulary]."""
-    caches = set(names.values())
+    caches = set(cache_outputs.values())
     name = "logits" if "logits" in results else next(output for output in results if output not in caches)
     scores = results[name]
     if scores.ndim not in (2, 3):
@@ -238,18 +238,20 @@ def _logits(results: Mapping[str, Array], names: Mapping[str, str]) -> Array:
     return (scores if scores.ndim == MASK_RANK else scores[:, -1]).astype(np.float32)
 
 
-def _chosen(scores: Array, state: State) -> tuple[Array, tuple[int, int]]:
+def _choose_tokens(scores: Array, state: GenerationState) -> tuple[Array, tuple[int, int]]:
     """Return the next token of each row, and where the random numbers stand then."""
     sampling = state.sampling
     if sampling.temperature <= 0:
         tokens, generator = np.argmax(scores, 1), state.generator
     else:
-        draws, generator = _draws(len(scores), state.generator)
-        tokens = np.array([_drawn(row, draw, sampling) for row, draw in zip(scores, draws, strict=True)])
+        draws, generator = _draw_uniform(len(scores), state.generator)
+        tokens = np.array(
+            [_sample_token(row, draw, sampling) for row, draw in zip(scores, draws, strict=True)]
+        )
     return np.where(state.done, sampling.pad, tokens).astype(np.int64), generator
 
 
-def _draws(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, int]]:
+def _draw_uniform(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, int]]:
     """Return random numbers from 0 to 1, and where they stand then."""
     source: Any = np.random.PCG64()
     inner = {"state": generator[0], "inc": generator[1]}
@@ -259,7 +261,7 @@ def _draws(count: int, generator: tuple[int, int]) -> tuple[Array, tuple[int, in
     return draws, (int(inner["state"]), int(inner["inc"]))
 
 
-def _drawn(scores: Array, draw: float, sampling: Sampling) -> int:
+def _sample_token(scores: Array, draw: float, sampling: Sampling) -> int:
     """Return a token: the likeliest first, each as long as its share, and the draw falls on one."""
     order = np.argsort(-scores, kind="stable")
     if sampling.top_k > 0:
@@ -271,7 +273,9 @@ def _drawn(scores: Array, draw: float, sampling: Sampling) -> int:
     return int(order[min(int(np.searchsorted(shares, draw * shares[-1], "right")), len(shares) - 1)])
 
 
-def _advanced(state: State, tokens: Array, past: Mapping[str, Array], generator: tuple[int, int]) -> State:
+def _advance_state(
+    state: GenerationState, tokens: Array, past: Mapping[str, Array], generator: tuple[int, int]
+) -> GenerationState:
     column = tokens[:, None]
     return state._replace(
         tokens=np.concatenate([state.tokens, column], 1),

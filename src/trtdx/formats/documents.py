@@ -14,9 +14,9 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from trtdx.host import Host
 
-MOST_JSON_BYTES = 4 << 20  # no configuration comes near; parsed, hostile JSON takes forty times its size
-MOST_YAML_BYTES = 4 << 20
-LFS_MARK = b"version https://git-lfs"
+MAX_JSON_BYTES = 4 << 20  # no configuration comes near; parsed, hostile JSON takes forty times its size
+MAX_YAML_BYTES = 4 << 20
+GIT_LFS_MAGIC = b"version https://git-lfs"
 
 
 class UnreadableError(Exception):
@@ -29,7 +29,7 @@ class Document:
     def __init__(self, path: str, data: dict[str, Any]) -> None:
         self.path, self.data = path, data
 
-    def at(self, dotted: str) -> Any:
+    def value_at(self, dotted: str) -> Any:
         """Return the value at "a.b.c", or None where there is none."""
         value: Any = self.data
         for part in dotted.split("."):
@@ -38,22 +38,22 @@ class Document:
             value = value[part]
         return value
 
-    def where(self, dotted: str) -> str:
+    def place_of(self, dotted: str) -> str:
         return f"{self.path}: {dotted}"
 
-    def has(self, dotted: str) -> bool:
-        return self.at(dotted) is not None
+    def has_value(self, dotted: str) -> bool:
+        return self.value_at(dotted) is not None
 
 
-def read_bytes(host: Host, path: str, most: int) -> bytes:
+def read_file_bytes(host: Host, path: str, max_bytes: int) -> bytes:
     """Return a whole file, refusing one that is larger than `most`."""
-    data = read_at(host, path, 0, most + 1)
-    if len(data) > most:
-        raise UnreadableError(f"is larger than {most:,} bytes, which no such file is")
+    data = read_range(host, path, 0, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise UnreadableError(f"is larger than {max_bytes:,} bytes, which no such file is")
     return data
 
 
-def read_at(host: Host, path: str, offset: int, length: int) -> bytes:
+def read_range(host: Host, path: str, offset: int, length: int) -> bytes:
     """Return up to `length` bytes from `offset`; fewer at the end of the file."""
     parts: list[bytes] = []
     left = length
@@ -75,23 +75,23 @@ def read_at(host: Host, path: str, offset: int, length: int) -> bytes:
     return b"".join(parts)
 
 
-def read_json(host: Host, path: str, most: int = MOST_JSON_BYTES) -> Document:
+def read_json(host: Host, path: str, max_bytes: int = MAX_JSON_BYTES) -> Document:
     """Return a JSON object; comments are tolerated because TensorRT-LLM's own parser tolerates them."""
-    return Document(path, parse_json(read_bytes(host, path, most)))
+    return Document(path, parse_json(read_file_bytes(host, path, max_bytes)))
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    if data.startswith(LFS_MARK):
+    if data.startswith(GIT_LFS_MAGIC):
         raise UnreadableError("is a Git-LFS pointer, not the file itself")
     if not data.strip():
         raise UnreadableError("is empty")
-    value = _decoded(data)
+    value = _decode_json(data)
     if not isinstance(value, dict):
-        raise UnreadableError(f"holds {JSON_WORDS.get(type(value), 'something else')}, not an object")
+        raise UnreadableError(f"holds {JSON_TYPE_NAMES.get(type(value), 'something else')}, not an object")
     return value
 
 
-JSON_WORDS = {
+JSON_TYPE_NAMES = {
     type(None): "null",
     list: "a list",
     str: "a text",
@@ -110,7 +110,7 @@ def encoding_fault(data: bytes) -> str:
     return ""
 
 
-def _decoded(data: bytes) -> Any:
+def _decode_json(data: bytes) -> Any:
     data = data.removeprefix(b"\xef\xbb\xbf")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         data = data.decode("utf-16", "replace").encode()
@@ -120,13 +120,13 @@ def _decoded(data: bytes) -> Any:
         raise UnreadableError("is nested too deeply") from err
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         problem = str(err)
-    for lenient in (_as_python_reads, _without_comments):
+    for lenient in (_decode_python_json, _decode_commented_json):
         with suppress(ValueError, RecursionError):
             return lenient(data)
     raise UnreadableError(f"is not JSON: {problem}")
 
 
-def _as_python_reads(data: bytes) -> Any:
+def _decode_python_json(data: bytes) -> Any:
     """Return JSON with NaN and Infinity, which Python writes and reads (Nemotron's time_step_limit)."""
     if b"NaN" not in data and b"Infinity" not in data:
         raise ValueError("nothing that only Python reads")
@@ -135,7 +135,7 @@ def _as_python_reads(data: bytes) -> Any:
     return value
 
 
-def _without_comments(data: bytes) -> Any:
+def _decode_commented_json(data: bytes) -> Any:
     """Return JSON that has // and /* */ comments; text inside strings stays."""
     pattern = rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/'
     plain = re.sub(pattern, lambda m: m[0] if m[0].startswith(b'"') else b" ", data, flags=re.DOTALL)

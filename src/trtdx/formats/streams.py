@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from trtdx.errors import InputError, TrtdxError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,16 +17,21 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 BLOCK_BYTES = 1 << 20
-_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"))
+_COMPRESSION_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"BZh", "bz2"),
+)
 # Bytes that no log starts with: reading an engine or a checkpoint as text would only waste time.
-_NOT_TEXT = (
+_BINARY_MAGIC = (
     b"ftrt", b"PK\x03\x04", b"\x7fELF", b"\x89PNG", b"%PDF", b"GGUF", b"SQLite format 3\x00", b"\x80\x02",
     b"\x80\x04",
 )  # fmt: skip
-_BOUND_EXPANSION = 64 << 30  # a hostile archive ends somewhere
-_PACKED_BYTES = 1024
+_MAX_EXPANDED_BYTES = 64 << 30  # a hostile archive ends somewhere
+_SLICE_BYTES = 1024
 _HEAD_BYTES = 64
-ESCAPE = re.compile(
+TERMINAL_ESCAPE = re.compile(
     rb"\x1b(?:\[[0-9;:?<=>]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
 )
 
@@ -35,20 +40,20 @@ def read_blocks(host: Host, path: str) -> Iterator[bytes]:
     """Yield a file's bytes, decompressed. A damaged end yields what could be read and then raises InputError."""
     stream = host.open(path)
     try:
-        head = _head(stream)
-        if any(head.startswith(magic) for magic in _NOT_TEXT):
+        head = _read_head(stream)
+        if any(head.startswith(magic) for magic in _BINARY_MAGIC):
             raise InputError(
                 f"{path} is not text (it starts with {head[:4]!r})", fix="give the log, not the artifact"
             )
-        packing = next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+        packing = next((name for magic, name in _COMPRESSION_MAGIC if head.startswith(magic)), "")
         raw = _raw_blocks(stream, head)
-        yield from _unpacked(raw, packing, path) if packing else raw
+        yield from _unpack_bounded(raw, packing, path) if packing else raw
     finally:
         if path != "-":
             stream.close()
 
 
-def _head(stream: BinaryIO) -> bytes:
+def _read_head(stream: BinaryIO) -> bytes:
     """Return the first bytes, enough to tell packings and encodings; a pipe may give them in drops."""
     head = b""
     while len(head) < _HEAD_BYTES and (more := stream.read(_HEAD_BYTES - len(head))):
@@ -65,14 +70,14 @@ def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
         yield block
 
 
-def _unpacked(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
+def _unpack_bounded(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
     total = 0
     try:
-        for block in _decompressed(raw, packing):
+        for block in _decompress_members(raw, packing):
             total += len(block)
-            if total > _BOUND_EXPANSION:
+            if total > _MAX_EXPANDED_BYTES:
                 raise InputError(
-                    f"{path} expands to more than {_BOUND_EXPANSION >> 30} GiB; the rest was not read"
+                    f"{path} expands to more than {_MAX_EXPANDED_BYTES >> 30} GiB; the rest was not read"
                 )
             yield block
     except TrtdxError:
@@ -83,11 +88,11 @@ def _unpacked(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
         raise InputError(f"{path} is damaged or cut off after {total} bytes: {err}") from err
 
 
-def _decompressed(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
+def _decompress_members(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
     """Yield what the members of a compressed stream hold; a stream without an end raises EOFError."""
-    new = _unpackers(packing)
+    new = _decompressor_factory(packing)
     unpacker, ended, gathered = new(), False, b""
-    for data in _slices(raw):
+    for data in _slice_blocks(raw):
         left = data
         while left:
             if ended:  # another member follows
@@ -103,66 +108,66 @@ def _decompressed(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
         raise EOFError("the compressed stream has no end")
 
 
-def _unpackers(packing: str) -> Callable[[], Any]:
+def _decompressor_factory(packing: str) -> Callable[[], Any]:
     if packing == "gzip":
         return lambda: zlib.decompressobj(wbits=31)
     if packing == "xz":
         return lzma.LZMADecompressor
     if packing == "bz2":
         return bz2.BZ2Decompressor
-    zstandard = need("zstandard", extra="zstd", to="read .zst files")
+    zstandard = import_optional("zstandard", extra="zstd", purpose="read .zst files")
     return lambda: zstandard.ZstdDecompressor().decompressobj()
 
 
-def _slices(blocks: Iterator[bytes]) -> Iterator[bytes]:
+def _slice_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield little at a time, so that hostile data expands to tens of mebibytes at once and not to more."""
     for block in blocks:
-        yield from (block[at : at + _PACKED_BYTES] for at in range(0, len(block), _PACKED_BYTES))
+        yield from (block[at : at + _SLICE_BYTES] for at in range(0, len(block), _SLICE_BYTES))
 
 
-class Lines(NamedTuple):
+class LineBlock(NamedTuple):
     """A stretch of whole lines and the number of the first of them."""
 
-    number: int
+    first_number: int
     lines: list[bytes]
 
 
-def line_blocks(host: Host, path: str, longest: int, problems: list[str]) -> Iterator[Lines]:
+def read_line_blocks(host: Host, path: str, max_line_bytes: int, problems: list[str]) -> Iterator[LineBlock]:
     """Yield a file's lines by the block, without terminal escapes; a line is cut after `longest` bytes.
 
     A file that ends badly yields what could be read; why it ended is added to `problems`.
     """
     number, rest, skipping = 1, b"", False
-    for block in _told_blocks(host, path, problems):
+    for block in _blocks_noting_problems(host, path, problems):
         *lines, rest_now = (rest + block).split(b"\n")
         if skipping and lines:  # the rest of a line that was given out cut
             lines, skipping = lines[1:], False
             number += 1
         if lines:
-            yield Lines(number, _cleaned(lines, longest, block))
+            yield LineBlock(number, _clean_lines(lines, max_line_bytes, block))
             number += len(lines)
         rest = rest_now
-        if len(rest) > longest:
+        if len(rest) > max_line_bytes:
             if not skipping:
-                yield Lines(number, [_clean(rest[:longest])])
+                yield LineBlock(number, [_clean_line(rest[:max_line_bytes])])
             rest, skipping = b"", True
     if rest and not skipping:
-        yield Lines(number, [_clean(rest)])
+        yield LineBlock(number, [_clean_line(rest)])
 
 
-def _cleaned(lines: list[bytes], longest: int, block: bytes) -> list[bytes]:
+def _clean_lines(lines: list[bytes], max_line_bytes: int, block: bytes) -> list[bytes]:
     """Return whole lines cleaned; one that lies within a block is not worth cutting."""
-    if b"\x1b" in block or b"\r" in block or len(lines[0]) > longest:
-        return [_clean(line[:longest]) for line in lines]
-    return [_clean(lines[0]), *lines[1:]]
+    if b"\x1b" in block or b"\r" in block or len(lines[0]) > max_line_bytes:
+        return [_clean_line(line[:max_line_bytes]) for line in lines]
+    return [_clean_line(lines[0]), *lines[1:]]
 
 
-def _clean(line: bytes) -> bytes:
+def _clean_line(line: bytes) -> bytes:
     line = line.removesuffix(b"\r")
-    return ESCAPE.sub(b"", line) if b"\x1b" in line else line
+    return TERMINAL_ESCAPE.sub(b"", line) if b"\x1b" in line else line
 
 
-def _told_blocks(host: Host, path: str, problems: list[str]) -> Iterator[bytes]:
+def _blocks_noting_problems(host: Host, path: str, problems: list[str]) -> Iterator[bytes]:
     if path != "-":
         host.open(path).close()  # a file that cannot be opened at all is an error, not a part that is missing
     try:

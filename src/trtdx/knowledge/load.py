@@ -13,7 +13,7 @@ import msgspec
 from trtdx.errors import InputError, RulePageError
 from trtdx.knowledge.literals import Memo, all_required, memo, rarest_window, remember, required_texts
 from trtdx.knowledge.page_check import check_page
-from trtdx.rule import Problem, Rule, RuleBook, parse_rule, patterns_of
+from trtdx.rule import PageProblem, Rule, RuleBook, iterate_log_patterns, parse_rule
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ def read_pages(host: Host, folder: str) -> list[tuple[str, str]]:
     ]
 
 
-def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[Problem]]:
+def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[PageProblem]]:
     """Return the readable rules of a folder and every problem of form."""
     rules: list[Rule] = []
-    problems: list[Problem] = []
+    problems: list[PageProblem] = []
     for path, text in read_pages(host, folder):
         rule, found = check_page(text, path)
         problems += found
@@ -94,7 +94,7 @@ def _packaged(host: Host) -> list[Rule]:
         remember(prepared.memo)
         return prepared.rules
     rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
-    for pattern in patterns_of(rules):
+    for pattern in iterate_log_patterns(rules):
         all_required(pattern)
         for text in required_texts(pattern):
             rarest_window(text)

@@ -1,4 +1,4 @@
-"""Whether a rule page has the form a page must have. Its examples are run by `trtdx.diagnose.promises`."""
+"""Whether a rule page has the form a page must have. Its examples are run by `trtdx.diagnose.rule_examples`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trtdx.knowledge.literals import MIN_LENGTH, compiled, required_texts
 from trtdx.knowledge.template import FILTERS, placeholders
 from trtdx.rule import (
     ARTIFACT_EXAMPLES,
-    LEVELS,
     LOG_EXAMPLES,
-    SECTIONS,
-    Kind,
+    LOG_LEVELS,
+    PAGE_SECTIONS,
+    DescriptionPattern,
     LogPattern,
-    Problem,
+    PageProblem,
     Rule,
-    Told,
-    read_page,
-    section,
+    RuleKind,
+    page_section,
+    parse_page,
 )
 from trtdx.version import __version__
 
@@ -68,9 +68,9 @@ What is seen when it is gone.
 """
 
 
-def check_page(text: str, path: str) -> tuple[Rule | None, list[Problem]]:
+def check_page(text: str, path: str) -> tuple[Rule | None, list[PageProblem]]:
     """Return the rule and everything about the page that breaks the format; examples are not run here."""
-    rule, problems = read_page(text, path)
+    rule, problems = parse_page(text, path)
     if rule is None:
         return None, problems
     return rule, list(_problems(rule, text.splitlines()))
@@ -82,12 +82,12 @@ class _Page:
     def __init__(self, rule: Rule, lines: list[str]) -> None:
         self._path, self._lines = rule.path, lines
 
-    def at(self, pattern: str, message: str, nth: int = 0) -> Problem:
+    def at(self, pattern: str, message: str, nth: int = 0) -> PageProblem:
         numbers = [number for number, line in enumerate(self._lines, 1) if re.search(pattern, line)]
-        return Problem(self._path, numbers[min(nth, len(numbers) - 1)] if numbers else 1, message)
+        return PageProblem(self._path, numbers[min(nth, len(numbers) - 1)] if numbers else 1, message)
 
 
-def _problems(rule: Rule, lines: list[str]) -> Iterator[Problem]:
+def _problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     page = _Page(rule, lines)
     yield from _front_problems(rule, page)
     yield from _body_problems(rule, page)
@@ -126,7 +126,7 @@ def _command_problems(fix: Fix) -> Iterator[str]:
             yield f"the Python of a fix does not parse: {err.msg}: {command.splitlines()[0]!r}"
 
 
-def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+def _front_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     front = rule.front
     if not re.fullmatch(r"[A-Z]{2,8}\d{3,5}", front.code):
         yield page.at(
@@ -147,32 +147,32 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
     yield from _content_problems(rule, page)
 
 
-def _content_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+def _content_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     """Yield what a page lacks to be of use; a retired one only says what has taken its place."""
     front = rule.front
     if front.retired:
-        if rule.found_in_logs or front.found:
+        if rule.has_log_wording or front.found:
             yield page.at(r"^retired\s*=", "a retired page still has patterns, phrases or [found]")
         return
-    if not front.fix and front.kind is not Kind.HARMLESS:
+    if not front.fix and front.kind is not RuleKind.HARMLESS:
         yield page.at(r"^\+\+\+", "there is no [[fix]]")
-    if not (rule.found_in_logs or front.computed):
+    if not (rule.has_log_wording or front.computed):
         yield page.at(
             r"^\+\+\+",
             "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
         )
 
 
-def _body_problems(rule: Rule, page: _Page) -> Iterator[Problem]:
+def _body_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     if not rule.title:
         yield page.at(r"^\+\+\+", "there is no `# ` heading", 1)
-    owed = SECTIONS if not rule.front.retired else SECTIONS[1:2]
+    owed = PAGE_SECTIONS if not rule.front.retired else PAGE_SECTIONS[1:2]
     for name in (*owed, *_example_sections(rule)):
-        if not section(rule.body, name).strip():
+        if not page_section(rule.body, name).strip():
             yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
     shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
     for name, found in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
-        if section(rule.body, name).strip() and not found:
+        if page_section(rule.body, name).strip() and not found:
             yield page.at(f"^## {name}", "the example is not indented by four spaces")
 
 
@@ -183,13 +183,13 @@ def _example_sections(rule: Rule) -> Iterator[str]:
     """
     if rule.front.retired:
         return
-    if rule.front.found is None or rule.found_in_logs:
+    if rule.front.found is None or rule.has_log_wording:
         yield from LOG_EXAMPLES
     if rule.front.harm is not None:
         yield from ARTIFACT_EXAMPLES
 
 
-def _told_problems(told: Told) -> Iterator[str]:
+def _told_problems(told: DescriptionPattern) -> Iterator[str]:
     if len(told.all) < 2:
         yield "a [[told]] needs at least two things that a description speaks of in `all`"
     if not 0 < told.confidence <= 0.7:
@@ -243,7 +243,7 @@ def _placeholder_problems(template: str, groups: set[str]) -> Iterator[str]:
 
 def _scale_problems(log: LogPattern) -> Iterator[str]:
     for level in log.level:
-        if level not in LEVELS:
-            yield f"the level {level!r} is none of {', '.join(LEVELS)}"
+        if level not in LOG_LEVELS:
+            yield f"the level {level!r} is none of {', '.join(LOG_LEVELS)}"
     if not 0 < log.confidence <= 1:
         yield f"the confidence {log.confidence} is not between 0 and 1"

@@ -14,19 +14,27 @@ import msgspec
 
 from trtdx.errors import RulePageError
 from trtdx.model import Fix
-from trtdx.rule import ARTIFACT_EXAMPLES, LOG_EXAMPLES, SECTIONS, Found, LogPattern, Problem, Told
+from trtdx.rule import (
+    ARTIFACT_EXAMPLES,
+    LOG_EXAMPLES,
+    PAGE_SECTIONS,
+    DescriptionPattern,
+    FindingTemplate,
+    LogPattern,
+    PageProblem,
+)
 
 PAGE_KEYS = (
     "code", "slug", "severity", "stage", "area", "kind", "since", "retired", "replaced_by", "holds_for", "checked", "source",
     "message", "verify", "described", "follows", "computed", "harm",
 )  # fmt: skip
 TABLES: dict[str, type[msgspec.Struct]] = {
-    "found": Found,
+    "found": FindingTemplate,
     "fix": Fix,
     "log": LogPattern,
-    "told": Told,
+    "told": DescriptionPattern,
 }  # in the order they are written in
-SECTION_ORDER = (*SECTIONS, *LOG_EXAMPLES, *ARTIFACT_EXAMPLES)
+SECTION_ORDER = (*PAGE_SECTIONS, *LOG_EXAMPLES, *ARTIFACT_EXAMPLES)
 KEY = re.compile(r"([A-Za-z_][\w-]*)\s*=\s*(?=\S)")
 HEADER = re.compile(r"\[\[?(\w+)\]\]?\s*(#.*)?$")
 
@@ -126,12 +134,14 @@ def _end_of_value(lines: list[str], number: int, column: int) -> int:
     raise RulePageError(f"the value does not end: {lines[number]}")
 
 
-def check_layout(text: str, path: str) -> list[Problem]:
+def check_layout(text: str, path: str) -> list[PageProblem]:
     """Return the first line that `trtdx rules fmt` would change, if there is one."""
     try:
         lines = format_page(text, path).splitlines()
     except RulePageError as err:
-        return [Problem(path, 1, err.message)]
+        return [PageProblem(path, 1, err.message)]
     pairs = zip_longest(text.splitlines(), lines)
     number = next((number for number, (line, wanted) in enumerate(pairs, 1) if line != wanted), None)
-    return [] if number is None else [Problem(path, number, "not in the layout of a page: trtdx rules fmt")]
+    return (
+        [] if number is None else [PageProblem(path, number, "not in the layout of a page: trtdx rules fmt")]
+    )

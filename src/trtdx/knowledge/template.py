@@ -7,7 +7,7 @@ import string
 from typing import TYPE_CHECKING, Any
 
 from trtdx.knowledge import versions
-from trtdx.words import size_in_words, thousands
+from trtdx.words import format_bytes, group_digits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +27,8 @@ class _Template(string.Formatter):
 
 
 FILTERS = {
-    "bytes": lambda value: size_in_words(float(value)),
-    "thousands": lambda value: thousands(int(value)),
+    "bytes": lambda value: format_bytes(float(value)),
+    "thousands": lambda value: group_digits(int(value)),
     "gpus_with_sm": versions.gpus_with_sm,
     "trtllm_with_tensorrt": versions.trtllm_with_tensorrt,
 }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.knowledge.template import filled
 from trtdx.model import Finding, Fix
-from trtdx.rule import Found
+from trtdx.rule import FindingTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Violation(NamedTuple):
 
 def finding_from(rule: Rule, violation: Violation) -> Finding:
     """Return the finding of a violation in the words of its page."""
-    front, found = rule.front, rule.front.found or Found()
+    front, found = rule.front, rule.front.found or FindingTemplate()
     values = {name: str(value) for name, value in violation.values.items()}
     fixes = found.fix or front.fix
     return Finding(

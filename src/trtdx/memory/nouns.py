@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 MIB = 2**20
 DEFAULT_SOURCE = "default"  # how `Setup.said` begins where nobody said a thing
-LAST_STABLE = "1.2.1"  # of TensorRT-LLM, which is meant where no release is named
+LAST_STABLE_RELEASE = "1.2.1"  # of TensorRT-LLM, which is meant where no release is named
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Figure(msgspec.Struct, frozen=True):
         return cls(round(value), round(value), round(value), source)
 
     @classmethod
-    def within(cls, value: float, share: float, source: str = "formula", extra: float = 0) -> Figure:
+    def with_tolerance(cls, value: float, share: float, source: str = "formula", extra: float = 0) -> Figure:
         """Return a figure that may be off by a share of itself, plus `extra`."""
         off = abs(value) * share + extra
         return cls(round(value), max(0, round(value - off)), round(value + off), source)
@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True):
         return Figure(self.value + other.value, self.low + other.low, self.high + other.high, source)
 
 
-ZERO = Figure.exact(0)
+ZERO_FIGURE = Figure.exact(0)
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ class Dims(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_lora_rank > 0
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How the model is spread over GPUs."""
 
     tp: int = 1
@@ -176,7 +176,7 @@ class Formats(msgspec.Struct, frozen=True, kw_only=True):
     logits_dtype: str = "float32"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ServingLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest step and the longest sequence."""
 
     max_batch_size: int
@@ -189,7 +189,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_attention_window: tuple[int, ...] = ()  # as given, repeated over the layers; (): all of max_seq_len
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RuntimeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Backend, release, and the switches that cost memory."""
 
     backend: str = "pytorch"  # "pytorch" or "tensorrt"
@@ -239,10 +239,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dims: Dims
-    layout: Layout
+    layout: ParallelLayout
     formats: Formats
-    limits: Limits
-    running: Running
+    limits: ServingLimits
+    running: RuntimeSettings
     device: Device | None = None
     draft: Dims | None = None
     weights_by_rank: tuple[Figure, ...] = ()  # where files tell them; else computed
@@ -259,7 +259,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def release(self) -> str:
-        return self.running.version or LAST_STABLE
+        return self.running.version or LAST_STABLE_RELEASE
 
     @property
     def sm(self) -> int:
@@ -280,15 +280,15 @@ class RankLedger(msgspec.Struct, frozen=True, kw_only=True):
     short_bytes: int = 0  # by how much it does not fit
     why_not: str = ""  # the component at which it ends, in words
 
-    def component(self, name: str) -> Component | None:
+    def find_component(self, name: str) -> Component | None:
         return next((component for component in self.components if component.name == name), None)
 
-    def bytes_of(self, name: str) -> int:
-        component = self.component(name)
+    def component_bytes(self, name: str) -> int:
+        component = self.find_component(name)
         return component.bytes.value if component else 0
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryLedger(msgspec.Struct, frozen=True, kw_only=True):
     """A plan: the ledgers of all ranks. The tightest rank decides whether it fits."""
 
     setup: Setup
@@ -296,12 +296,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()  # what was assumed
 
     @property
-    def worst(self) -> RankLedger:
-        return min(self.ranks, key=_room)
+    def tightest_rank(self) -> RankLedger:
+        return min(self.ranks, key=_tightness_key)
 
     @property
     def fits(self) -> bool | None:
-        return self.worst.fits
+        return self.tightest_rank.fits
 
     def rank_like(self, rank: int) -> RankLedger:
         """Return the ledger of a rank; one beyond the last is like the last."""
@@ -313,14 +313,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         return min((rank.kv_tokens for rank in self.ranks), key=lambda figure: figure.value)
 
 
-def _room(ledger: RankLedger) -> tuple[int, int, int]:
+def _tightness_key(ledger: RankLedger) -> tuple[int, int, int]:
     # All stages of a pipeline keep as many tokens as the tightest: which one that is, only its free memory shows.
     return (-ledger.short_bytes, ledger.kv_tokens.value, ledger.capacity - ledger.total_bytes.value)
 
 
-def summed(figures: Iterable[Figure]) -> Figure:
+def sum_figures(figures: Iterable[Figure]) -> Figure:
     """Return the sum; the bands add up as if all erred the same way."""
-    total = ZERO
+    total = ZERO_FIGURE
     for figure in figures:
         total = total + figure
     return total

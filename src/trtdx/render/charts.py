@@ -19,7 +19,7 @@ import msgspec
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 FORMATS = ("png", "svg")
 INCHES = (7.2, 3.2)
@@ -65,7 +65,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 def inline_svg(chart: Chart) -> str:
     """Return a chart as an SVG element to stand inside a page."""
     figure = draw(chart, ink=TEXT_COLOR, paper="none")
-    text = _saved(figure, "svg", transparent=True).decode()
+    text = _save_figure(figure, "svg", transparent=True).decode()
     text = text[text.index("<svg") :].replace(TEXT_COLOR, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Width and height give way to the page's; without them the picture keeps its proportions by its view box.
@@ -79,7 +79,7 @@ def write(chart: Chart, path: str) -> None:
     kind = Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png or .svg")
-    RealHost().write(path, _saved(draw(chart), kind))
+    RealHost().write(path, _save_figure(draw(chart), kind))
 
 
 def check_drawing() -> None:
@@ -88,7 +88,7 @@ def check_drawing() -> None:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    _matplotlib("figure")
+    _import_matplotlib("figure")
 
 
 def draw(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
@@ -99,21 +99,23 @@ def draw(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) 
     """
     if axes is None:
         # Not pyplot: it would look for a display and keep every figure.
-        figure = _matplotlib("figure").Figure(figsize=INCHES, dpi=DPI, facecolor=paper, layout="constrained")
+        figure = _import_matplotlib("figure").Figure(
+            figsize=INCHES, dpi=DPI, facecolor=paper, layout="constrained"
+        )
         axes = figure.add_subplot()
-        _colour(axes, ink)
+        _colour_axes(axes, ink)
     for curve in chart.curves:
         y = [math.nan if value is None or not math.isfinite(value) else value for value in curve.y]
         style = {"color": curve.color, "linestyle": curve.line or "none", "linewidth": 1.6, "markersize": 4}
         axes.plot(list(curve.x), y, label=curve.label, marker=curve.marker or None, **style)
     for mark in chart.marks:
         axes.axvline(mark.x, color=mark.color, linewidth=1.2, linestyle=":", label=mark.label)
-    _label(axes, chart, ink)
-    _legend(axes, ink)
+    _label_axes(axes, chart, ink)
+    _add_legend(axes, ink)
     return axes.figure
 
 
-def _colour(axes: Any, ink: str) -> None:
+def _colour_axes(axes: Any, ink: str) -> None:
     axes.set_facecolor("none")
     axes.tick_params(colors=ink, which="both", labelsize=8)
     for text in (axes.xaxis.label, axes.yaxis.label):
@@ -123,7 +125,7 @@ def _colour(axes: Any, ink: str) -> None:
         spine.set_color(ink)
 
 
-def _label(axes: Any, chart: Chart, ink: str) -> None:
+def _label_axes(axes: Any, chart: Chart, ink: str) -> None:
     axes.set_title(chart.title, fontsize=10, loc="left", color=ink)  # each of the three titles has its own
     axes.set_xlabel(chart.x, fontsize=9)
     axes.set_ylabel(chart.y, fontsize=9)
@@ -131,11 +133,11 @@ def _label(axes: Any, chart: Chart, ink: str) -> None:
         if wanted:
             scale("log")
     if chart.whole_x:
-        axes.xaxis.set_major_locator(_matplotlib("ticker").MaxNLocator(MOST_TICKS, integer=True))
+        axes.xaxis.set_major_locator(_import_matplotlib("ticker").MaxNLocator(MOST_TICKS, integer=True))
     axes.grid(True, color="#808080", alpha=0.25, linewidth=0.6)
 
 
-def _legend(axes: Any, ink: str) -> None:
+def _add_legend(axes: Any, ink: str) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not handles:
         return
@@ -144,17 +146,17 @@ def _legend(axes: Any, ink: str) -> None:
         text.set_color(ink)
 
 
-def _saved(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
+def _save_figure(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
     stream = io.BytesIO()
     # The same chart gives the same bytes: no date, and ids that do not come from chance. Text stays text.
     settings: dict[Any, Any] = {"svg.hashsalt": "trtdx", "svg.fonttype": "none"}
-    with _matplotlib().rc_context(settings):
+    with _import_matplotlib().rc_context(settings):
         metadata = {"Date": None} if kind == "svg" else None
         figure.savefig(stream, format=kind, transparent=transparent, metadata=metadata)
     return stream.getvalue()
 
 
-def _matplotlib(part: str = "") -> Any:
+def _import_matplotlib(part: str = "") -> Any:
     """Return matplotlib or a module of it."""
-    whole = need("matplotlib", extra="plot", to="draw")
-    return need(f"matplotlib.{part}", extra="plot", to="draw") if part else whole
+    whole = import_optional("matplotlib", extra="plot", purpose="draw")
+    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else whole

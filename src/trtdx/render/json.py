@@ -1,4 +1,4 @@
-"""The JSON contract; `docs/report.schema.json` is generated from the same types."""
+"""The JSON contract; the schemas in `docs/` are generated from the same types."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def report_from_json(text: str | bytes) -> Report:
     return msgspec.json.decode(text, type=Report)
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of a report."""
-    return msgspec.json.schema(Report)
+def schema_of_report(kind: type[Report] = Report) -> dict[str, Any]:
+    """Return the JSON schema of a type of report; a number that is not finite is null in JSON."""
+    document: dict[str, Any] = _allow_null_numbers(msgspec.json.schema(kind))
+    return document
+
+
+def _allow_null_numbers(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_allow_null_numbers(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: ["number", "null"] if name == "type" and value == "number" else _allow_null_numbers(value)
+        for name, value in node.items()
+    }

@@ -17,50 +17,57 @@ if TYPE_CHECKING:
 
 def render_markdown(report: Report) -> str:
     """Return the report as GitHub Markdown; log text stands in code blocks only, so it cannot become markup."""
-    parts = [_section(section) for section in report.sections if not section.after_findings]
-    parts += [part for finding in report.findings for part in _finding(finding)]
-    parts += [_section(section) for section in report.sections if section.after_findings]
+    parts = [_render_section(section) for section in report.sections if not section.after_findings]
+    parts += [part for finding in report.findings for part in _render_finding_parts(finding)]
+    parts += [_render_section(section) for section in report.sections if section.after_findings]
     summary = report.summary
     if not report.findings or not summary.inputs:
-        verdict = f"### {_text(summary.text)}"
+        verdict = f"### {_escape_text(summary.text)}"
         parts = [verdict, *parts] if report.verdict_first else [*parts, verdict]
-    parts += [f"- known harmless: {_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless]
-    parts += [f"- not read: {_text(note)}" for note in summary.partial]
-    parts += [f"- not judged: {_text(words)}" for words, _ in unjudged_in_words(summary, whole=False)]
+    parts += [
+        f"- known harmless: {_escape_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless
+    ]
+    parts += [
+        f"- ignored: {_escape_text(ignored.message)} (`{ignored.code}`): {_escape_text(ignored.reason)}"
+        for ignored in summary.ignored
+    ]
+    parts += [f"- not read: {_escape_text(note)}" for note in summary.partial]
+    parts += [f"- not judged: {_escape_text(words)}" for words, _ in unjudged_in_words(summary, whole=False)]
     read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""
     parts.append(f"<sub>trtdx {__version__}{read}</sub>")
     return "\n\n".join(parts) + "\n"
 
 
-def _section(section: Section) -> str:
+def _render_section(section: Section) -> str:
     columns = (
         section.columns if any(section.columns) else ("",) * len(section.rows[0] if section.rows else ())
     )
     rows = [columns, ("---",) * len(columns)]
-    rows += [tuple(_text(cell_text(value)) for value in row) for row in section.rows]
+    rows += [tuple(_escape_text(cell_text(value)) for value in row) for row in section.rows]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    note = f"\n\n{_text(section.note)}" if section.note else ""
-    return f"**{_text(section.title)}**\n\n{table}{note}"
+    note = f"\n\n{_escape_text(section.note)}" if section.note else ""
+    return f"**{_escape_text(section.title)}**\n\n{table}{note}"
 
 
-def _finding(finding: Finding) -> Iterator[str]:
-    yield f"### {finding.severity.value}[{finding.code}]: {_text(finding.message)}"
+def _render_finding_parts(finding: Finding) -> Iterator[str]:
+    yield f"### {finding.severity.value}[{finding.code}]: {_escape_text(finding.message)}"
     if finding.evidence:
-        yield _fenced("\n".join(f"{each.where}: {each.text}" for each in finding.evidence), "text")
+        yield _render_fence("\n".join(f"{each.where}: {each.text}" for each in finding.evidence), "text")
     if finding.why:
-        yield f"**Why:** {_text(finding.why.strip())}"
+        yield f"**Why:** {_escape_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
-        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_text(fix.text.removeprefix('or '))}"
+        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_escape_text(fix.text.removeprefix('or '))}"
         if fix.command:
-            yield _fenced(fix.command, fix.lang)
+            yield _render_fence(fix.command, fix.lang)
     if finding.verify:
-        yield f"**Verify:** {_code(finding.verify) if is_command(finding.verify) else _text(finding.verify)}"
+        yield f"**Verify:** {_render_code(finding.verify) if is_command(finding.verify) else _escape_text(finding.verify)}"
     if finding.symptoms:
         rows = "\n".join(
-            f"- {_text(each.message)} (`{each.code}`, {_code(each.where)})" for each in finding.symptoms
+            f"- {_escape_text(each.message)} (`{each.code}`, {_render_code(each.where)})"
+            for each in finding.symptoms
         )
         yield f"<details><summary>what followed from it ({len(finding.symptoms)})</summary>\n\n{rows}\n\n</details>"
-    yield f"_{sureness(finding.confidence)}, at {_code(str(finding.where))}_"
+    yield f"_{sureness(finding.confidence)}, at {_render_code(str(finding.where))}_"
 
 
 # What a page's way to verify begins with where it is a command, and the verbs that make a sentence of it.
@@ -81,18 +88,18 @@ def is_command(text: str) -> bool:
     return bool(_PROGRAM.match(text)) and not _SENTENCE.search(bare)
 
 
-def _text(text: str) -> str:
+def _escape_text(text: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|@])", r"\\\1", shown(text))
 
 
-def _code(text: str) -> str:
+def _render_code(text: str) -> str:
     clean = shown(text)
     ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", clean)), default=0))
     pad = " " if "`" in clean else ""
     return f"{ticks}{pad}{clean}{pad}{ticks}"
 
 
-def _fenced(text: str, language: str) -> str:
+def _render_fence(text: str, language: str) -> str:
     clean = shown(text, lines=True)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", clean)), default=0))
     return f"{fence}{language}\n{clean}\n{fence}"

@@ -38,45 +38,45 @@ def table_lines(section: Section, *, width: int | None = WIDTH) -> Iterator[str]
     out and the longest names give way, first by what they share with the names around them; two names that differ are
     never made the same. None cuts nothing.
     """
-    rows = [[_printable(cell_text(value)) for value in row] for row in section.rows]
+    rows = [[_printable_text(cell_text(value)) for value in row] for row in section.rows]
     if not rows:
         return
     if any(section.columns):
         rows.insert(0, list(section.columns))
     kept = list(range(len(rows[0])))
     if width is not None:
-        if any(section.columns) and sum(_widths(rows)) + 2 * len(kept) - 2 > width:
+        if any(section.columns) and sum(_column_widths(rows)) + 2 * len(kept) - 2 > width:
             kept = [at for at in kept if any(row[at] is not None for row in section.rows)]
             rows = [[row[at] for at in kept] for row in rows]
-        _narrow(rows, width)
-    widths = _widths(rows)
+        _narrow_columns(rows, width)
+    widths = _column_widths(rows)
     right = [_is_number_column(section, index) for index in kept]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     for row in rows:
-        lines = _wrapped(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
-        yield "  ".join(map(_padded, [*row[:-1], lines[0]], widths, right)).rstrip()
+        lines = _wrap_cell(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
+        yield "  ".join(map(_pad_cell, [*row[:-1], lines[0]], widths, right)).rstrip()
         yield from (" " * indent + line for line in lines[1:])
 
 
-def _widths(rows: list[list[str]]) -> list[int]:
-    return [max(map(_width, column)) for column in zip(*rows, strict=True)]
+def _column_widths(rows: list[list[str]]) -> list[int]:
+    return [max(map(_display_width, column)) for column in zip(*rows, strict=True)]
 
 
-def _narrow(rows: list[list[str]], width: int) -> None:
+def _narrow_columns(rows: list[list[str]], width: int) -> None:
     """Cut the widest columns but the last until the table fits; the last needs room for a few words at least."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     for _ in columns[:-1]:
-        widths = [max(map(_width, column)) for column in columns]
+        widths = [max(map(_display_width, column)) for column in columns]
         excess = sum(widths[:-1]) + 2 * len(widths[:-1]) + min(widths[-1], LEAST_LAST) - width
         at = max(range(len(widths) - 1), key=widths.__getitem__)
         if excess <= 0 or widths[at] <= LEAST_CELL:
             break
-        columns[at] = _shortened(columns[at], max(widths[at] - excess, LEAST_CELL))
+        columns[at] = _shorten_name(columns[at], max(widths[at] - excess, LEAST_CELL))
     for row, cells in zip(rows, zip(*columns, strict=True), strict=True):
         row[:] = cells
 
 
-def _shortened(names: list[str], most: int) -> list[str]:
+def _shorten_name(names: list[str], most: int) -> list[str]:
     """Return the names no longer than `most`, except where that would make two of them the same."""
     parts = {name: tuple(re.split(r"(?<=[^.][./])(?!\.)", name)) for name in names}
     frequency = Counter(part for own in parts.values() for part in set(own))
@@ -115,7 +115,7 @@ def _without_gaps(parts: list[str | None]) -> str:
     return text
 
 
-def _wrapped(text: str, indent: int, width: int) -> list[str]:
+def _wrap_cell(text: str, indent: int, width: int) -> list[str]:
     if text.startswith("  "):  # a command to be pasted: only a shell's own line breaks may break it
         return [text]
     room = max(width - indent, LEAST_LAST)
@@ -129,14 +129,14 @@ def _is_number_column(section: Section, index: int) -> bool:
     )
 
 
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(text))
+def _pad_cell(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _display_width(text))
     return space + text if right else text + space
 
 
-def _width(text: str) -> int:
+def _display_width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _printable(text: str) -> str:
+def _printable_text(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import table_lines
-from trtdx.words import counted, listed, size_in_words
+from trtdx.words import abbreviate_list, format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,17 +39,22 @@ def render_text(
     first, last = (
         [each for each in report.sections if each.after_findings is late] for late in (False, True)
     )
-    blocks = ["\n".join(_section(section, paint, details)) for section in first]
-    blocks += ["\n".join(_finding(finding, paint, details)) for finding in report.findings]
-    blocks += ["\n".join(_section(section, paint, details)) for section in last]
-    verdict = "\n".join(_summary(report, paint, details))
+    blocks = ["\n".join(_section_lines(section, paint, details)) for section in first]
+    blocks += ["\n".join(_finding_lines(finding, paint, details)) for finding in report.findings]
+    blocks += ["\n".join(_section_lines(section, paint, details)) for section in last]
+    verdict = "\n".join(_summary_lines(report, paint, details))
     blocks = [verdict, *blocks] if report.verdict_first else [*blocks, verdict]
     return "\n\n".join(blocks) + "\n"
 
 
 def render_finding(finding: Finding, *, color: bool = False, details: bool = False) -> str:
     """Return one finding as lines."""
-    return "\n".join(_finding(finding, _Paint(color), details))
+    return "\n".join(_finding_lines(finding, _Paint(color), details))
+
+
+def render_finding_body(finding: Finding) -> str:
+    """Return what stands below a finding's first line: all evidence, why, fixes, how to verify."""
+    return "\n".join(list(_finding_lines(finding, _Paint(False), True))[1:])
 
 
 class _Paint:
@@ -62,57 +67,57 @@ class _Paint:
         return f"\x1b[{codes}m{text}\x1b[0m" if self._color else text
 
 
-def _section(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
+def _section_lines(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
     yield paint(shown(section.title), "bold")
     for number, line in enumerate(table_lines(section, width=None if details else paint.table_width)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
     yield from textwrap.wrap(shown(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
 
 
-def _finding(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
     yield f"{head}: {paint(shown(finding.message), 'bold')}"
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for each in evidence:
-        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clipped(each.text)}"
-    yield from _wrapped("why", finding.why, paint.width)
+        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clip_text(each.text)}"
+    yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
-        yield from _fix(fix, "fix" if number == 0 else "or", paint)
+        yield from _fix_lines(fix, "fix" if number == 0 else "or", paint)
     if len(fixes) < len(finding.fixes):
         yield paint(
-            f"   = and {counted(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
+            f"   = and {format_count(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
         )
     is_long = finding.verify.startswith("trtdx ") and len(finding.verify) > paint.width - len("   = verify: ")
     if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
         yield from ("   = verify:", f"       {paint(shown(finding.verify), 'command')}")
     else:
-        yield from _wrapped("verify", finding.verify, paint.width)
-    yield from _symptoms(finding, paint, details)
+        yield from _wrap_label("verify", finding.verify, paint.width)
+    yield from _symptom_lines(finding, paint, details)
     yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
 
 
-def _fix(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
+def _fix_lines(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
     spoken = _SPOKEN.get(fix.lang, "") if fix.command else ""
-    yield from _wrapped(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
+    yield from _wrap_label(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
     if fix.command:
         for line in shown(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
 
 
-def _symptoms(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
+def _symptom_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     listed = finding.symptoms if details else finding.symptoms[:_SHOWN_SYMPTOMS]
     for symptom in listed:
-        message = shown(symptom.message) if details else _clipped(symptom.message, 110)
+        message = shown(symptom.message) if details else _clip_text(symptom.message, 110)
         yield paint(f"   = followed by: {message} ({symptom.code}, {shown(symptom.where)})", "dim")
     if len(listed) < len(finding.symptoms):
         yield paint(
-            f"   = and {counted(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
+            f"   = and {format_count(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
             "dim",
         )
 
 
-def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
+def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
     summary = report.summary
     read = f"read {', '.join(read_in_words(summary))}"
     if report.verdict_first:
@@ -126,7 +131,7 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
         total = sum(each.count for each in summary.harmless)
         least = "at least " if any(each.at_least for each in summary.harmless) else ""
         yield paint(
-            f"   = {least}{counted(total, 'line')} of {counted(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
+            f"   = {least}{format_count(total, 'line')} of {format_count(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
             "dim",
         )
     else:
@@ -135,10 +140,15 @@ def _summary(report: Report, paint: _Paint, details: bool) -> Iterator[str]:
                 f"   = known harmless: {each.message} ({each.code}, {each.lines}, first {shown(each.where)})",
                 "dim",
             )
+    for ignored in summary.ignored:
+        for line in _wrap_label(
+            "ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width
+        ):
+            yield paint(line, "dim")
     for note in summary.partial:
         yield paint(f"   = not read: {shown(note)}", "warning")
     for words, given in unjudged_in_words(summary, whole=details):
-        for line in _wrapped("not judged", words, paint.width):
+        for line in _wrap_label("not judged", words, paint.width):
             yield paint(line, "warning" if given else "dim")
 
 
@@ -150,21 +160,24 @@ def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, b
     for each in summary.unjudged:
         if each.given or whole:
             codes = list(dict.fromkeys(each.codes))
-            told = listed(codes, len(codes) if whole else _SHOWN_CODES)
+            told = abbreviate_list(codes, len(codes) if whole else _SHOWN_CODES)
             because = "because" if each.given else "for lack of"
-            yield f"{counted(len(each.codes), 'agreement')}, {because} {each.reason} ({told})", each.given
+            yield (
+                f"{format_count(len(each.codes), 'agreement')}, {because} {each.reason} ({told})",
+                each.given,
+            )
     lacked = [f"{each.reason} ({len(each.codes)})" for each in summary.unjudged if not each.given]
     if lacked and not whole:
         total = sum(len(each.codes) for each in summary.unjudged if not each.given)
-        yield f"{counted(total, 'agreement')}, for lack of {', '.join(lacked)}", False
+        yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
 
 
 def read_in_words(summary: Summary) -> list[str]:
     """Return what was read, part by part; artifacts have no lines to count."""
-    parts = [counted(summary.inputs, "input")]
+    parts = [format_count(summary.inputs, "input")]
     if summary.lines_read or summary.bytes_read:
-        parts += [counted(summary.lines_read, "line"), size_in_words(summary.bytes_read)]
-    return parts + ([counted(len(summary.ranks), "rank")] if summary.ranks else [])
+        parts += [format_count(summary.lines_read, "line"), format_bytes(summary.bytes_read)]
+    return parts + ([format_count(len(summary.ranks), "rank")] if summary.ranks else [])
 
 
 def sureness(confidence: float) -> str:
@@ -181,12 +194,12 @@ def shown(text: str, *, lines: bool = False) -> str:
     )
 
 
-def _clipped(text: str, most: int = 160) -> str:
+def _clip_text(text: str, most: int = 160) -> str:
     clean = shown(text).strip()
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
-def _wrapped(label: str, text: str, width: int) -> Iterator[str]:
+def _wrap_label(label: str, text: str, width: int) -> Iterator[str]:
     if not text:
         return
     yield from textwrap.wrap(

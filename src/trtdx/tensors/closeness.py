@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 # The usual ones of torch.testing, and half a unit in the last place of 8 bit types; the coarsest type first.
-TOLERANCES = {
+DEFAULT_TOLERANCES = {
     "float8_e8m0fnu": (0.5, 0.0), "float8_e5m2": (0.125, 2.0**-17), "float8_e4m3fn": (0.0625, 2.0**-10),
     "bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float32": (1.3e-6, 1e-5), "complex64": (1.3e-6, 1e-5),
     "float64": (1e-7, 1e-7), "complex128": (1e-7, 1e-7),
@@ -33,9 +33,9 @@ class Tolerance(NamedTuple):
     rtol: float | None = None
     atol: float | None = None
 
-    def of(self, *dtypes: str) -> tuple[float, float]:
+    def for_dtypes(self, *dtypes: str) -> tuple[float, float]:
         """Return the tolerances for tensors of these types."""
-        usual = next((both for name, both in TOLERANCES.items() if name in dtypes), EXACT)
+        usual = next((both for name, both in DEFAULT_TOLERANCES.items() if name in dtypes), EXACT)
         return (usual[0] if self.rtol is None else self.rtol, usual[1] if self.atol is None else self.atol)
 
 
@@ -57,15 +57,15 @@ class Closeness(NamedTuple):
     inf_differing: int
 
     @property
-    def fine(self) -> bool:
+    def is_fine(self) -> bool:
         return not self.beyond
 
     def lines(self, here: str, there: str) -> Iterator[str]:
         """Yield in words how far they are apart; `here` and `there` say which is which."""
         beyond = f"beyond rtol {self.rtol:g}, atol {self.atol:g}" if self.rtol or self.atol else "not equal"
-        yield f"{self.beyond} of {counted(self.pairs, 'element')} {'is' if self.beyond == 1 else 'are'} {beyond}"
+        yield f"{self.beyond} of {format_count(self.pairs, 'element')} {'is' if self.beyond == 1 else 'are'} {beyond}"
         apart = abs(self.candidate - self.reference)
-        where = f"worst at {list(self.worst_at)}: {number(self.candidate)} {here}, {number(self.reference)} {there}"
+        where = f"worst at {list(self.worst_at)}: {format_number(self.candidate)} {here}, {format_number(self.reference)} {there}"
         yield where + (f", {apart:.4g} apart" if math.isfinite(apart) else "")
         yield f"max abs {self.max_abs:.4g}, max rel {self.max_rel:.4g}, {self.differing} not equal"
         if self.nan_candidate or self.nan_reference or self.inf_differing:
@@ -75,19 +75,19 @@ class Closeness(NamedTuple):
             )
 
 
-def number(value: complex) -> str:
+def format_number(value: complex) -> str:
     """Return a value so that it can be told from its neighbours."""
     if isinstance(value, complex):
         return f"{value:.9g}"
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else f"{value:.9g}"
 
 
-def closeness(reference: Array, candidate: Array, tolerance: Tolerance) -> Closeness:
+def measure_closeness(reference: Array, candidate: Array, tolerance: Tolerance) -> Closeness:
     """Return how close a candidate is to a reference of the same shape."""
     import numpy as np
 
-    rtol, atol = tolerance.of(reference.dtype.name, candidate.dtype.name)
-    r, c = _wide(reference), _wide(candidate)
+    rtol, atol = tolerance.for_dtypes(reference.dtype.name, candidate.dtype.name)
+    r, c = _as_double(reference), _as_double(candidate)
     with np.errstate(all="ignore"):
         apart = np.abs(c - r)
         same = (r == c) | (np.isnan(r) & np.isnan(c))
@@ -119,7 +119,7 @@ def closeness(reference: Array, candidate: Array, tolerance: Tolerance) -> Close
     )
 
 
-def _wide(array: Array) -> Array:
+def _as_double(array: Array) -> Array:
     """Return values in double precision."""
     import numpy as np
 

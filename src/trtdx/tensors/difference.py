@@ -12,8 +12,8 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.tensors.dtypes import FLOATS, dtype_of
-from trtdx.tensors.statistics import Source, kernel_in_use, memory, source_from_array
+from trtdx.tensors.dtypes import FLOAT_DTYPES, find_dtype
+from trtdx.tensors.statistics import TensorSource, kernel_in_use, source_from_array, view_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,15 +25,15 @@ try:
 except ImportError:  # installed without a compiler
     _stats = None  # type: ignore[assignment]
 
-STATE = struct.Struct("<10Q9d")  # `Pairs` in _stats_core.h
-GROUP = 1 << 16  # pairs that the NumPy version looks at together
+SUMS_STRUCT = struct.Struct("<10Q9d")  # `Pairs` in _stats_core.h
+GROUP_PAIRS = 1 << 16  # pairs that the NumPy version looks at together
 PRECISION = {  # bits of the significand, exponent of the smallest normal number
     "float64": (53, -1022), "float32": (24, -126), "float16": (11, -14), "bfloat16": (8, -126),
     "float8_e4m3fn": (4, -6), "float8_e5m2": (3, -14),
 }  # fmt: skip
 
 
-class Sums(NamedTuple):
+class DifferenceSums(NamedTuple):
     """What is added up while pairs pass by; `d` is candidate minus reference."""
 
     pairs: int = 0
@@ -57,10 +57,10 @@ class Sums(NamedTuple):
     block_max: float = 0.0  # the kernel's own
 
 
-class Difference(NamedTuple):
+class TensorDifference(NamedTuple):
     """How two tensors differ; of no finite pairs, errors are NaN."""
 
-    sums: Sums
+    sums: DifferenceSums
     rms: float
     mean_abs: float
     bias: float
@@ -76,7 +76,7 @@ class Difference(NamedTuple):
         return self.sums.nan_reference + self.sums.nan_candidate + self.sums.inf_differing
 
 
-class Comparer:
+class TensorComparer:
     """Adds up the differences of two tensors that are given piece by piece."""
 
     def __init__(self, count: int, *, row_length: int = 0) -> None:
@@ -87,25 +87,25 @@ class Comparer:
             row_length: pairs in a row (a token's, say) to be judged by itself; each piece has whole rows.
         """
         self._count, self._row_length = count, row_length
-        self._state = bytearray(STATE.size)
+        self._state = bytearray(SUMS_STRUCT.size)
         self._rows: list[bytes] = []
         self._ulps: list[Array] = []
 
     @property
-    def sums(self) -> Sums:
-        return Sums(*STATE.unpack(self._state))
+    def sums(self) -> DifferenceSums:
+        return DifferenceSums(*SUMS_STRUCT.unpack(self._state))
 
     def add(self, reference: Any, candidate: Any) -> None:
         """Add the next piece: arrays, or where their elements lie."""
-        first, second = _source(reference), _source(candidate)
+        first, second = _as_source(reference), _as_source(candidate)
         length = self._row_length or max(first.elements, 1)
         if first.elements != second.elements or first.elements % length:
             raise InputError(
                 f"{first.elements} values cannot be compared with {second.elements} in rows of {length}",
                 fix="give pieces of equal size and of whole rows",
             )
-        self._sample(first, second)
-        rows = _compare(self._state, first, second, length)
+        self._sample_ulps(first, second)
+        rows = _compare_sources(self._state, first, second, length)
         if self._row_length:
             self._rows.append(rows)
 
@@ -115,12 +115,12 @@ class Comparer:
 
         return np.frombuffer(b"".join(self._rows), "<f8").reshape(-1, 3)
 
-    def result(self) -> Difference:
+    def result(self) -> TensorDifference:
         sums = self.sums
         if not sums.compared:
-            return Difference(sums, *[math.nan] * 8)
+            return TensorDifference(sums, *[math.nan] * 8)
         scale = math.sqrt(sums.rr * sums.cc)
-        return Difference(
+        return TensorDifference(
             sums,
             rms=math.sqrt(sums.dd / sums.compared),
             mean_abs=sums.abs_d / sums.compared,
@@ -130,15 +130,17 @@ class Comparer:
             **self._ulp_quantiles(),
         )
 
-    def _sample(self, reference: Source, candidate: Source) -> None:
-        from trtdx.tensors.statistics_numpy import sample_places
+    def _sample_ulps(self, reference: TensorSource, candidate: TensorSource) -> None:
+        from trtdx.tensors.statistics_numpy import sample_indices
 
         done = self.sums.pairs
-        places = sample_places(self._count)
+        places = sample_indices(self._count)
         inside = places[(places >= done) & (places < done + reference.elements)] - done
-        if inside.size and {reference.dtype, candidate.dtype} <= FLOATS:
+        if inside.size and {reference.dtype, candidate.dtype} <= FLOAT_DTYPES:
             kind = min(reference.dtype, candidate.dtype, key=lambda name: PRECISION[name][0])
-            self._ulps.append(_ulps(_picked(reference, inside), _picked(candidate, inside), kind))
+            self._ulps.append(
+                _ulp_distances(_pick_elements(reference, inside), _pick_elements(candidate, inside), kind)
+            )
 
     def _ulp_quantiles(self) -> dict[str, float]:
         import numpy as np
@@ -150,37 +152,37 @@ class Comparer:
         return {"ulp_p50": float(ulps[middle]), "ulp_p99": float(ulps[high]), "ulp_max": float(ulps[-1])}
 
 
-def difference(reference: Any, candidate: Any, *, row_length: int = 0) -> Difference:
+def measure_difference(reference: Any, candidate: Any, *, row_length: int = 0) -> TensorDifference:
     """Return how a candidate differs from a reference of as many elements."""
-    first, second = _source(reference), _source(candidate)
-    comparer = Comparer(first.elements, row_length=row_length)
+    first, second = _as_source(reference), _as_source(candidate)
+    comparer = TensorComparer(first.elements, row_length=row_length)
     comparer.add(first, second)
     return comparer.result()
 
 
-def _source(tensor: Any) -> Source:
-    return tensor if isinstance(tensor, Source) else source_from_array(tensor)
+def _as_source(tensor: Any) -> TensorSource:
+    return tensor if isinstance(tensor, TensorSource) else source_from_array(tensor)
 
 
-def _floats(source: Source) -> Array:
+def _source_floats(source: TensorSource) -> Array:
     import numpy as np
 
-    from trtdx.tensors.statistics_numpy import floats
+    from trtdx.tensors.statistics_numpy import decode_floats
 
-    return floats(np.frombuffer(memory(source.address, source.bytes), np.uint8), source.dtype)
+    return decode_floats(np.frombuffer(view_memory(source.address, source.bytes), np.uint8), source.dtype)
 
 
-def _picked(source: Source, places: Array) -> Array:
+def _pick_elements(source: TensorSource, places: Array) -> Array:
     import numpy as np
 
-    from trtdx.tensors.statistics_numpy import floats
+    from trtdx.tensors.statistics_numpy import decode_floats
 
-    elements = np.frombuffer(memory(source.address, source.bytes), f"u{source.bytes // source.elements}")
+    elements = np.frombuffer(view_memory(source.address, source.bytes), f"u{source.bytes // source.elements}")
     picked = elements.take(places.astype(np.int64))  # whole elements: half the time of picking their bytes
-    return floats(picked.view(np.uint8), source.dtype)
+    return decode_floats(picked.view(np.uint8), source.dtype)
 
 
-def _ulps(reference: Array, candidate: Array, dtype: str) -> Array:
+def _ulp_distances(reference: Array, candidate: Array, dtype: str) -> Array:
     import numpy as np
 
     finite = np.isfinite(reference) & np.isfinite(candidate)
@@ -193,8 +195,10 @@ def _ulps(reference: Array, candidate: Array, dtype: str) -> Array:
     return ulps
 
 
-def _compare(state: bytearray, reference: Source, candidate: Source, length: int) -> bytes:
-    codes = dtype_of(reference.dtype).code, dtype_of(candidate.dtype).code
+def _compare_sources(
+    state: bytearray, reference: TensorSource, candidate: TensorSource, length: int
+) -> bytes:
+    codes = find_dtype(reference.dtype).code, find_dtype(candidate.dtype).code
     if min(codes) < 0:
         raise InputError(f"{reference.dtype} and {candidate.dtype} values cannot be compared")
     if kernel_in_use() == "numpy":
@@ -204,21 +208,21 @@ def _compare(state: bytearray, reference: Source, candidate: Source, length: int
     )
 
 
-def _compare_numpy(state: bytearray, reference: Source, candidate: Source, length: int) -> bytes:
+def _compare_numpy(state: bytearray, reference: TensorSource, candidate: TensorSource, length: int) -> bytes:
     import numpy as np
 
-    sums = Sums(*STATE.unpack(state))
-    r, c = _floats(reference).reshape(-1, length), _floats(candidate).reshape(-1, length)
-    together = max(1, GROUP // length)
+    sums = DifferenceSums(*SUMS_STRUCT.unpack(state))
+    r, c = _source_floats(reference).reshape(-1, length), _source_floats(candidate).reshape(-1, length)
+    together = max(1, GROUP_PAIRS // length)
     rows = [np.zeros((0, 3))]
     for start in range(0, len(r), together):
-        sums, some = _added(sums, r[start : start + together], c[start : start + together])
+        sums, some = _add_pairs(sums, r[start : start + together], c[start : start + together])
         rows.append(some)
-    STATE.pack_into(state, 0, *sums)
+    SUMS_STRUCT.pack_into(state, 0, *sums)
     return np.concatenate(rows).tobytes()
 
 
-def _added(sums: Sums, r: Array, c: Array) -> tuple[Sums, Array]:
+def _add_pairs(sums: DifferenceSums, r: Array, c: Array) -> tuple[DifferenceSums, Array]:
     import numpy as np
 
     nan_r, nan_c = np.isnan(r), np.isnan(c)
@@ -233,7 +237,7 @@ def _added(sums: Sums, r: Array, c: Array) -> tuple[Sums, Array]:
         rows = np.stack([(d * d).sum(1), (r0 * r0).sum(1), finite.sum(1)], 1)
         cc, rc = float((c0 * c0).sum()), float((r0 * c0).sum())
     top = float(size.max(initial=0.0))
-    return Sums(
+    return DifferenceSums(
         pairs=sums.pairs + r.size,
         compared=sums.compared + int(finite.sum()),
         differing=sums.differing + int((d != 0).sum()),

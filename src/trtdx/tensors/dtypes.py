@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,15 +46,15 @@ _ALL = (
     DType("float8_e5m2fnuz", 1, -1, "F8_E5M2FNUZ"),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
-BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in _ALL}
-BY_NPY = {dtype.npy: dtype for dtype in _ALL if dtype.npy} | {"?": DTYPES["bool"]}
-FLOATS = {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
+DTYPES_BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in _ALL}
+DTYPES_BY_NPY = {dtype.npy: dtype for dtype in _ALL if dtype.npy} | {"?": DTYPES["bool"]}
+FLOAT_DTYPES = {"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"}
 
 
 @cache
-def dtype_of(theirs: Any) -> DType:
+def find_dtype(dtype: Any) -> DType:
     """Return the type behind a NumPy or torch dtype, or a name."""
-    name = getattr(theirs, "name", None) or str(theirs).removeprefix("torch.")
+    name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     known = DTYPES.get(name)
     if known is None:
         raise InputError(f"tensors of type {name} cannot be captured", fix=f"these can: {', '.join(DTYPES)}")
@@ -66,15 +66,15 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy type, little-endian, of a type's name."""
     import numpy as np
 
-    dtype = dtype_of(name)
+    dtype = find_dtype(name)
     if dtype.npy:
         return np.dtype(f"<{dtype.npy}")
-    types = need("ml_dtypes", extra="capture", to=f"hold {name} values in NumPy")
+    types = import_optional("ml_dtypes", extra="capture", purpose=f"hold {name} values in NumPy")
     numpy_type: np.dtype[Any] = np.dtype(getattr(types, name))
     return numpy_type
 
 
-def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def as_little_endian(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the array with little-endian elements, contiguous; itself where it is so already."""
     import numpy as np
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.words import counted, listed
+from trtdx.words import abbreviate_list, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-class Input(NamedTuple):
+class ModelInput(NamedTuple):
     """What a model wants to be fed: numbers are fixed sizes, names stand for sizes that may vary."""
 
     name: str
@@ -28,7 +28,7 @@ class Input(NamedTuple):
         return f"{self.dtype or 'any type'} {shape}"
 
 
-def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict[str, Array]:
+def check_feeds(inputs: Mapping[str, ModelInput], feeds: Mapping[str, Any]) -> dict[str, Array]:
     """Return what is fed as arrays.
 
     Raises:
@@ -38,30 +38,32 @@ def checked_feeds(wanted: Mapping[str, Input], feeds: Mapping[str, Any]) -> dict
     import numpy as np
 
     for name in feeds:
-        if name not in wanted:
-            raise UnknownNameError("input", name, wanted, known_as=f"the model takes {listed(wanted)}")
-    missing = [spec for name, spec in wanted.items() if name not in feeds and not spec.optional]
+        if name not in inputs:
+            raise UnknownNameError(
+                "input", name, inputs, known_as=f"the model takes {abbreviate_list(inputs)}"
+            )
+    missing = [spec for name, spec in inputs.items() if name not in feeds and not spec.optional]
     if missing:
         missing_inputs = "; ".join(f"{model_input.name}: {model_input}" for model_input in missing)
-        raise InputError(f"{counted(len(missing), 'input')} not given: {missing_inputs}")
-    arrays = {name: np.asarray(feeds[name]) for name in wanted if name in feeds}
+        raise InputError(f"{format_count(len(missing), 'input')} not given: {missing_inputs}")
+    arrays = {name: np.asarray(feeds[name]) for name in inputs if name in feeds}
     for name, array in arrays.items():
-        _check(wanted[name], array)
+        _check_array(inputs[name], array)
     return arrays
 
 
-def _check(wanted: Input, array: Array) -> None:
-    if wanted.dtype and array.dtype.name != wanted.dtype:
+def _check_array(model_input: ModelInput, array: Array) -> None:
+    if model_input.dtype and array.dtype.name != model_input.dtype:
         raise InputError(
-            f"the input {wanted.name} is {array.dtype.name}, but the model wants {wanted}",
-            fix=f"pass {wanted.name}.astype({wanted.dtype!r})",
+            f"the input {model_input.name} is {array.dtype.name}, but the model wants {model_input}",
+            fix=f"pass {model_input.name}.astype({model_input.dtype!r})",
         )
-    if wanted.shape is None:
+    if model_input.shape is None:
         return
-    fits = len(array.shape) == len(wanted.shape) and all(
-        isinstance(dim, str) or dim == size for dim, size in zip(wanted.shape, array.shape, strict=True)
+    fits = len(array.shape) == len(model_input.shape) and all(
+        isinstance(dim, str) or dim == size for dim, size in zip(model_input.shape, array.shape, strict=True)
     )
     if not fits:
         raise InputError(
-            f"the input {wanted.name} has shape {list(array.shape)}, but the model wants {wanted}"
+            f"the input {model_input.name} has shape {list(array.shape)}, but the model wants {model_input}"
         )

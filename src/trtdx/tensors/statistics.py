@@ -12,8 +12,8 @@ import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.optional import need
-from trtdx.tensors.dtypes import DTYPES, dtype_of, native
+from trtdx.optional import import_optional
+from trtdx.tensors.dtypes import DTYPES, as_little_endian, find_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ try:
 except ImportError:  # installed without a compiler
     _stats = None  # type: ignore[assignment]
 
-ROW = struct.Struct("<6Q13d")  # `Row` in _stats_core.h
+STATISTICS_STRUCT = struct.Struct("<6Q13d")  # `Row` in _stats_core.h
 NO_STATISTICS = (0,) * 5 + (float("nan"),) * 13
 INSTRUCTIONS = ("avx512", "avx2", "plain", "numpy")  # best first
 
@@ -61,7 +61,7 @@ class Statistics(NamedTuple):
         return " and ".join(f"{count} {name}" for count, name in counts if count)
 
 
-class Source(NamedTuple):
+class TensorSource(NamedTuple):
     """Where a tensor's elements lie: contiguous, in this process, kept there by their owner."""
 
     address: int
@@ -76,22 +76,22 @@ class Source(NamedTuple):
         return self.elements * DTYPES[self.dtype].bytes
 
 
-def source_from_array(array: Any) -> Source:
+def source_from_array(array: Any) -> TensorSource:
     """Return where a NumPy array's elements lie; a strided one is copied."""
     import numpy as np
 
-    dense = native(np.asarray(array))
+    dense = as_little_endian(np.asarray(array))
     address = dense.__array_interface__["data"][0]
-    return Source(address, dense.size, dtype_of(dense.dtype).name, dense.shape, "cpu", dense)
+    return TensorSource(address, dense.size, find_dtype(dense.dtype).name, dense.shape, "cpu", dense)
 
 
-def source_from_torch(tensor: Any) -> Source:
+def source_from_torch(tensor: Any) -> TensorSource:
     """Return where a torch tensor's elements lie; one that is strided or on another device is copied."""
     here = tensor.is_cpu
     dense = tensor if here and tensor.is_contiguous() else tensor.detach().cpu().contiguous()
     device = "cpu" if here else str(tensor.device)
-    return Source(
-        dense.data_ptr(), dense.numel(), dtype_of(dense.dtype).name, tuple(dense.shape), device, dense
+    return TensorSource(
+        dense.data_ptr(), dense.numel(), find_dtype(dense.dtype).name, tuple(dense.shape), device, dense
     )
 
 
@@ -111,38 +111,40 @@ def use_kernel(name: str) -> str:
     return _in_use.name
 
 
-def statistics(array: np.ndarray[Any, Any]) -> Statistics:
+def array_statistics(array: np.ndarray[Any, Any]) -> Statistics:
     """Return the statistics of a NumPy array of any strides."""
-    return statistics_of(source_from_array(array))
+    return source_statistics(source_from_array(array))
 
 
-def statistics_of(source: Source) -> Statistics:
+def source_statistics(source: TensorSource) -> Statistics:
     """Return the statistics of a tensor."""
-    row = bytearray(ROW.size)
+    row = bytearray(STATISTICS_STRUCT.size)
     measure_into(row, 0, source.address, source.elements, DTYPES[source.dtype].code)
-    return Statistics._make((*ROW.unpack(row), content_hash(memory(source.address, source.bytes)).hex()))
+    return Statistics._make(
+        (*STATISTICS_STRUCT.unpack(row), content_hash(view_memory(source.address, source.bytes)).hex())
+    )
 
 
-def measure_into(rows: bytearray, at: int, address: int, count: int, code: int) -> int:
+def measure_into(rows: bytearray, offset: int, address: int, count: int, code: int) -> int:
     """Write the statistics of what lies at an address into a row; returns how much of it is NaN or infinite."""
     if code < 0:  # a type that is kept and hashed, not measured
-        ROW.pack_into(rows, at, count, *NO_STATISTICS)
+        STATISTICS_STRUCT.pack_into(rows, offset, count, *NO_STATISTICS)
         return 0
     if _in_use.name != "numpy":
-        return _stats.measure(rows, at, address, count, code)
-    from trtdx.tensors.statistics_numpy import measured
+        return _stats.measure(rows, offset, address, count, code)
+    from trtdx.tensors.statistics_numpy import measure_with_numpy
 
-    row = measured(address, count, code)
-    ROW.pack_into(rows, at, *row)
+    row = measure_with_numpy(address, count, code)
+    STATISTICS_STRUCT.pack_into(rows, offset, *row)
     return sum(row[1:4])
 
 
 def content_hash(content: memoryview) -> bytes:
     """Return the 16 bytes that stand for a content."""
-    return _digest()(content)
+    return _xxh3_digest()(content)
 
 
-def memory(address: int, size: int) -> memoryview:
+def view_memory(address: int, size: int) -> memoryview:
     """Return a stretch of memory, not copied; its owner has to outlive it."""
     if _stats is not None:
         return _stats.view(address, size)
@@ -150,16 +152,18 @@ def memory(address: int, size: int) -> memoryview:
 
 
 @cache
-def _digest() -> Callable[[Any], bytes]:
-    digest: Callable[[Any], bytes] = need("xxhash", extra="capture", to="hash tensors").xxh3_128_digest
+def _xxh3_digest() -> Callable[[Any], bytes]:
+    digest: Callable[[Any], bytes] = import_optional(
+        "xxhash", extra="capture", purpose="hash tensors"
+    ).xxh3_128_digest
     return digest
 
 
-class _InUse:
+class _KernelInUse:
     """What computes statistics at present."""
 
     name = "numpy"
 
 
-_in_use = _InUse()
+_in_use = _KernelInUse()
 use_kernel(INSTRUCTIONS[0])

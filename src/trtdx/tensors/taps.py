@@ -21,12 +21,12 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.words import joined
+from trtdx.words import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-DTYPES = {
+DTYPE_ALIASES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "half": "float16",
     "float": "float32", "double": "float64", "fp8": "float8*", "i8": "int8", "i32": "int32", "i64": "int64",
     "u8": "uint8", "f64": "float64", "f32": "float32", "f16": "float16",
@@ -60,7 +60,7 @@ class Port(NamedTuple):
     number: int | None = None
     argument: str = ""
 
-    def takes(self, place: Place) -> bool:
+    def matches(self, place: Place) -> bool:
         if self.side not in ("*", place.port):
             return False
         if self.argument:
@@ -68,7 +68,7 @@ class Port(NamedTuple):
         return self.number is None or (self.number == place.number and not place.argument)
 
 
-class Atom(NamedTuple):
+class SelectorAtom(NamedTuple):
     """One condition: on the path, or on a property such as the operator."""
 
     kind: str  # "path", "op", "tensor", "dtype", "is"
@@ -77,10 +77,10 @@ class Atom(NamedTuple):
     text: str = ""  # as it was written
 
 
-class Term(NamedTuple):
+class SelectorTerm(NamedTuple):
     """Conditions that all hold, adding places or, with an exclamation mark, taking them away."""
 
-    atoms: tuple[Atom, ...]
+    atoms: tuple[SelectorAtom, ...]
     excludes: bool = False
 
 
@@ -88,37 +88,39 @@ class Selector(NamedTuple):
     """A parsed selector."""
 
     text: str
-    terms: tuple[Term, ...]
+    terms: tuple[SelectorTerm, ...]
 
     def select(self, places: Sequence[Place]) -> list[Place]:
         """Return the places selected, in their order."""
-        chooses = self.chooser(places)
+        chooses = self.predicate_among(places)
         return [place for place in places if chooses(place)]
 
-    def chooser(self, places: Iterable[Place]) -> Callable[[Place], bool]:
+    def predicate_among(self, places: Iterable[Place]) -> Callable[[Place], bool]:
         """Return what decides on a place among these, also on one that only shows itself during a run."""
         last = last_indices(places)
         added = [term for term in self.terms if not term.excludes]
         excluded = [term for term in self.terms if term.excludes]
 
         def chooses(place: Place) -> bool:
-            if added and not any(_holds(term, place, last) for term in added):
+            if added and not any(_term_holds(term, place, last) for term in added):
                 return False
-            return not any(_holds(term, place, last) for term in excluded)
+            return not any(_term_holds(term, place, last) for term in excluded)
 
         return chooses
 
     def candidates(self, places: Sequence[Place]) -> list[Place]:
         """Return the places that may be selected once their types and numbers are known."""
         last = last_indices(places)
-        added = [_relaxed(term) for term in self.terms if not term.excludes]
-        return [place for place in places if not added or any(_holds(term, place, last) for term in added)]
+        added = [_relax_term(term) for term in self.terms if not term.excludes]
+        return [
+            place for place in places if not added or any(_term_holds(term, place, last) for term in added)
+        ]
 
-    def selected(self, places: Sequence[Place]) -> list[Place]:
+    def select_or_raise(self, places: Sequence[Place]) -> list[Place]:
         """Return the places selected, or raise with the nearest names when there is none."""
         selected = self.select(places)
         if places and not selected:
-            raise self.nothing_among(places)
+            raise self.nothing_selected_error(places)
         self.check_terms(places)
         return selected
 
@@ -126,16 +128,16 @@ class Selector(NamedTuple):
         """Raise if a part of a union hits nothing: it is most likely misspelt."""
         last = last_indices(places)
         for term in self.terms if places else ():
-            relaxed = _relaxed(term)
-            if not term.excludes and not any(_holds(relaxed, place, last) for place in places):
+            relaxed = _relax_term(term)
+            if not term.excludes and not any(_term_holds(relaxed, place, last) for place in places):
                 alone = Selector(", ".join(atom.text for atom in term.atoms), (term,))
-                raise alone.nothing_among(places)
+                raise alone.nothing_selected_error(places)
 
-    def nothing_among(self, places: Sequence[Place]) -> InputError:
+    def nothing_selected_error(self, places: Sequence[Place]) -> InputError:
         """Return the error of a selector that hits nothing, with the nearest names."""
-        return InputError(f"nothing is selected by {self.text!r}", fix=self._nearest(places))
+        return InputError(f"nothing is selected by {self.text!r}", fix=self._nearest_names(places))
 
-    def _nearest(self, places: Sequence[Place]) -> str:
+    def _nearest_names(self, places: Sequence[Place]) -> str:
         stems = [re.sub(r"\*+\.?|\[.*?\]", "", atom.pattern) for term in self.terms for atom in term.atoms]
         names = dict.fromkeys(
             name for place in places for name in (place.path, place.tensor, place.op) if name
@@ -146,14 +148,12 @@ class Selector(NamedTuple):
         )
         some = list(near) or list(names)[:4]
         near_or_some = "the nearest are" if near else "there are, for example,"
-        return (
-            f"{near_or_some} {joined(some)}; `trtdx capture MODEL --list '**'` lists all {len(places)} places"
-        )
+        return f"{near_or_some} {join_words(some)}; `trtdx capture MODEL --list '**'` lists all {len(places)} places"
 
 
 def parse_selector(text: str) -> Selector:
     """Return the selector a text states; a mistake is an error that shows it."""
-    terms = tuple(_term(part) for part in _split(text, ",") if part.strip())
+    terms = tuple(_parse_term(part) for part in _split_outside_brackets(text, ",") if part.strip())
     if not terms:
         raise InputError(
             "the selector is empty", fix="name a place, such as 'layers.*.mlp:out', or '**' for all"
@@ -161,33 +161,35 @@ def parse_selector(text: str) -> Selector:
     return Selector(text, terms)
 
 
-def _split(text: str, by: str) -> list[str]:
+def _split_outside_brackets(text: str, by: str) -> list[str]:
     """Split at a character that is not inside brackets: `layers[0,-1]` stays whole."""
     return re.split(rf"{re.escape(by)}(?![^\[\]]*\])", text)
 
 
-def _term(text: str) -> Term:
+def _parse_term(text: str) -> SelectorTerm:
     stripped = text.strip()
     excludes = stripped.startswith("!")
-    atoms = tuple(_atom(part.strip()) for part in _split(stripped.removeprefix("!"), "&"))
-    return Term(atoms, excludes)
+    atoms = tuple(
+        _parse_atom(part.strip()) for part in _split_outside_brackets(stripped.removeprefix("!"), "&")
+    )
+    return SelectorTerm(atoms, excludes)
 
 
-def _atom(text: str) -> Atom:
+def _parse_atom(text: str) -> SelectorAtom:
     if not text:
         raise InputError("a part of the selector is empty", fix="write 'a & b', 'a, b' or '!a'")
     kind, colon, rest = text.partition(":")
     if colon and kind in ("op", "tensor", "dtype", "is"):
         if kind == "is" and rest not in ("module", "tensor"):
             raise InputError(f"{text!r} is nothing a place can be", fix="write is:module or is:tensor")
-        return Atom(kind, DTYPES.get(rest, rest) if kind == "dtype" else rest, text=text)
+        return SelectorAtom(kind, DTYPE_ALIASES.get(rest, rest) if kind == "dtype" else rest, text=text)
     path, colon, port = text.rpartition(":")
     if not colon:
-        return Atom("path", _checked(text), text=text)
-    return Atom("path", _checked(path), _port(port, text), text)
+        return SelectorAtom("path", _check_path(text), text=text)
+    return SelectorAtom("path", _check_path(path), _parse_port(port, text), text)
 
 
-def _port(port: str, text: str) -> Port:
+def _parse_port(port: str, text: str) -> Port:
     match = re.fullmatch(r"(in|out|\*)(?:\[(\d+)\]|\.([\w*]+))?", port)
     if match is None:
         raise InputError(
@@ -197,7 +199,7 @@ def _port(port: str, text: str) -> Port:
     return Port(match[1], int(match[2]) if match[2] else None, match[3] or "")
 
 
-def _checked(path: str) -> str:
+def _check_path(path: str) -> str:
     for inside in re.findall(r"\[([^\]]*)\]", path):
         if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*|-?\d*:-?\d*", inside):
             raise InputError(
@@ -210,23 +212,23 @@ def _checked(path: str) -> str:
     return path
 
 
-def _holds(term: Term, place: Place, last: Mapping[str, int]) -> bool:
+def _term_holds(term: SelectorTerm, place: Place, last: Mapping[str, int]) -> bool:
     return all(_atom_holds(atom, place, last) for atom in term.atoms)
 
 
-def _relaxed(term: Term) -> Term:
+def _relax_term(term: SelectorTerm) -> SelectorTerm:
     """Return a term without the conditions that only a run can tell: types, and which of several tensors."""
     atoms = (
         atom._replace(port=Port(atom.port.side)) if atom.port else atom
         for atom in term.atoms
         if atom.kind in ("path", "op", "is")
     )
-    return Term(tuple(atoms), term.excludes)
+    return SelectorTerm(tuple(atoms), term.excludes)
 
 
-def _atom_holds(atom: Atom, place: Place, last: Mapping[str, int]) -> bool:
+def _atom_holds(atom: SelectorAtom, place: Place, last: Mapping[str, int]) -> bool:
     if atom.kind == "path":
-        return (atom.port or Port()).takes(place) and path_matches(atom.pattern, place.path, last)
+        return (atom.port or Port()).matches(place) and path_matches(atom.pattern, place.path, last)
     if atom.kind == "is":
         return (atom.pattern == "tensor") == bool(place.tensor)
     value = {"op": place.op, "tensor": place.tensor or place.name, "dtype": place.dtype}[atom.kind]
@@ -250,11 +252,11 @@ def last_indices(places: Iterable[Place]) -> dict[str, int]:
 
 def path_matches(pattern: str, path: str, last: Mapping[str, int]) -> bool:
     """Whether a pattern's parts fit the end of a path (or, after a leading dot, the whole of it)."""
-    patterns = _parts(pattern[1:] if pattern.startswith(".") else f"**.{pattern}")
+    patterns = _split_pattern(pattern[1:] if pattern.startswith(".") else f"**.{pattern}")
     return _parts_match(patterns, path.split(".") if path else [], (), last)
 
 
-def _parts(pattern: str) -> list[str]:
+def _split_pattern(pattern: str) -> list[str]:
     """Return the parts of a pattern: "layers[0,-1].mlp" has "layers", "[0,-1]" and "mlp"."""
     parts = [part for part in re.split(r"\.|(?=\[)", pattern) if part]
     # `**.**` is `**`; without this a hostile selector would be tried in exponentially many ways.
@@ -262,42 +264,42 @@ def _parts(pattern: str) -> list[str]:
 
 
 def _parts_match(
-    wanted: Sequence[str], parts: Sequence[str], above: tuple[str, ...], last: Mapping[str, int]
+    patterns: Sequence[str], parts: Sequence[str], above: tuple[str, ...], last: Mapping[str, int]
 ) -> bool:
-    if not wanted:
+    if not patterns:
         return not parts
-    if wanted[0] == "**":
+    if patterns[0] == "**":
         return any(
-            _parts_match(wanted[1:], parts[skip:], (*above, *parts[:skip]), last)
+            _parts_match(patterns[1:], parts[skip:], (*above, *parts[:skip]), last)
             for skip in range(len(parts) + 1)
         )
-    if not parts or not _part_matches(wanted[0], parts[0], above, last):
+    if not parts or not _part_matches(patterns[0], parts[0], above, last):
         return False
-    return _parts_match(wanted[1:], parts[1:], (*above, parts[0]), last)
+    return _parts_match(patterns[1:], parts[1:], (*above, parts[0]), last)
 
 
-def _part_matches(wanted: str, part: str, above: tuple[str, ...], last: Mapping[str, int]) -> bool:
-    if not wanted.startswith("["):
-        return fnmatchcase(part, wanted)
+def _part_matches(pattern: str, part: str, above: tuple[str, ...], last: Mapping[str, int]) -> bool:
+    if not pattern.startswith("["):
+        return fnmatchcase(part, pattern)
     if not part.isdigit():
         return False
     count = last.get(".".join(above), int(part)) + 1
-    return int(part) in _chosen(wanted[1:-1], count)
+    return int(part) in _parse_indices(pattern[1:-1], count)
 
 
-def _chosen(inside: str, count: int) -> Sequence[int]:
+def _parse_indices(inside: str, count: int) -> Sequence[int]:
     if ":" in inside:
         begin, end = inside.split(":")
         return range(count)[slice(int(begin) if begin else None, int(end) if end else None)]
     return [number + count if number < 0 else number for number in map(int, inside.split(","))]
 
 
-_OWN_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
+_PLACE_NAME = re.compile(r"([^:\s]+):(in|out)(?:\[(\d{1,4})\]|\.([\w.]+))?")
 
 
-def place_of(name: str) -> Place:
+def place_from_name(name: str) -> Place:
     """Return the place of a tensor of which only the name is known; our own names tell module and port too."""
-    match = _OWN_NAME.fullmatch(name)
+    match = _PLACE_NAME.fullmatch(name)
     if match is None:
         return Place(name, tensor=name)
     path, port, number, argument = match.groups()

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.closeness import Tolerance
 from trtdx.tensors.taps import Place, parse_selector
-from trtdx.testing.asserting import assert_close, assert_runs_match
-from trtdx.testing.subjects import ModuleSubject, NetworkSubject, OnnxSubject, Subject, versions_of
-from trtdx.testing.tensors import Run, Tensors
-from trtdx.words import counted
+from trtdx.testing.assertions import assert_close, assert_runs_match
+from trtdx.testing.recorded_tensors import DxRun, RecordedTensors
+from trtdx.testing.subjects import DxSubject, ModuleSubject, NetworkSubject, OnnxSubject, installed_versions
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-class Marked:
+class DxMarker:
     """What `@pytest.mark.trtdx(...)` says of a test."""
 
     def __init__(
@@ -46,27 +46,27 @@ class Marked:
 class Dx:
     """What one test defines, runs and sees."""
 
-    def __init__(self, test: str, marked: Marked, folder: Callable[[], Path]) -> None:
+    def __init__(self, test: str, marker: DxMarker, folder: Callable[[], Path]) -> None:
         """Start with nothing.
 
         Args:
             test: its id, of which the random numbers are made.
-            marked: what its marker says.
+            marker: what its marker says.
             folder: makes an empty folder for files that an engine wants.
         """
-        self.tensors = Tensors()
-        self.marked = marked
+        self.tensors = RecordedTensors()
+        self.marker = marker
         self._test, self._folder = test, folder
-        self._taps = marked.taps
-        self._subjects: list[Subject] = []  # the current one last
-        self._ran = False
-        self._kept: list[Any] = []  # builders, whose networks have to be outlived
+        self._taps = marker.taps
+        self._subjects: list[DxSubject] = []  # the current one last
+        self._has_run = False
+        self._kept_alive: list[Any] = []  # builders, whose networks have to be outlived
         self._log: tuple[Any, int] | None = None
         self._trt: ModuleType | None = None
         self._open = ExitStack()
 
     def __repr__(self) -> str:
-        return f"<dx: {counted(len(self.tensors.runs), 'run')}, {counted(len(list(self.tensors)), 'tensor')}>"
+        return f"<dx: {format_count(len(self.tensors.runs), 'run')}, {format_count(len(list(self.tensors)), 'tensor')}>"
 
     # Something to run
 
@@ -75,24 +75,24 @@ class Dx:
 
         Args:
             network: one that somebody else made; a new one where it is left out.
-            plugins: reference functions for plugins, as `trtdx.engines.tensorrt.evaluate.network` takes them.
+            plugins: reference functions for plugins, as `trtdx.engines.tensorrt.evaluate.prepared_network` takes them.
             collectives: what collective layers do, likewise.
         """
-        if network is not None and self._again(network):
+        if network is not None and self._make_current(network):
             return network
-        from trtdx.engines.tensorrt.bindings import bindings_of
-        from trtdx.engines.tensorrt.network.registration import registering
-        from trtdx.testing.builder import log_of, new_network
+        from trtdx.engines.tensorrt.bindings import bindings_of_object
+        from trtdx.engines.tensorrt.network.registration import collect_registered
+        from trtdx.testing.networks import new_network, shared_logger
 
         if network is None:
             new = new_network()
-            self._kept.append(new)
+            self._kept_alive.append(new)
             network, self._trt = new.network, new.trt
-            log = log_of(new.trt)
+            log = shared_logger(new.trt)
             self._log = self._log or (log, log.count)
         else:
-            self._trt = bindings_of(network)
-        registry = self._open.enter_context(registering())
+            self._trt = bindings_of_object(network)
+        registry = self._open.enter_context(collect_registered())
         options = {"plugins": plugins, "collectives": collectives}
         self._subjects.append(NetworkSubject(network, registry, self._trt.__name__, options))
         return network
@@ -108,7 +108,7 @@ class Dx:
         """Take a torch module, to be run as it is; returns it."""
         if not hasattr(module, "named_modules"):
             raise InputError(f"a {type(module).__name__} is not a torch module")
-        if not self._again(module):
+        if not self._make_current(module):
             self._subjects.append(ModuleSubject(module))
         return module
 
@@ -120,11 +120,11 @@ class Dx:
             engine: "onnxruntime", or "tensorrt": parsed by TensorRT and computed on the CPU.
             options: of that engine, such as `optimisation="none"`.
         """
-        path = Path(model) if isinstance(model, (str, Path)) else self._written(model)
+        path = Path(model) if isinstance(model, (str, Path)) else self._write_model(model)
         self._subjects.append(OnnxSubject(model, path, engine, options))
         return model
 
-    def _written(self, model: Any) -> Path:
+    def _write_model(self, model: Any) -> Path:
         if not hasattr(model, "SerializeToString"):
             raise InputError(
                 f"a {type(model).__name__} is not an ONNX model", fix="pass a path or an onnx.ModelProto"
@@ -133,7 +133,7 @@ class Dx:
         path.write_bytes(model.SerializeToString())
         return path
 
-    def _again(self, thing: Any) -> bool:
+    def _make_current(self, thing: Any) -> bool:
         """Make something current that was handed in before."""
         current = next((subject for subject in self._subjects if subject.thing is thing), None)
         if current is not None:
@@ -146,23 +146,23 @@ class Dx:
     def register(self, name: str, tensor: Any) -> None:
         """Look at a tensor under a name: one of the network, when it runs; an array or torch tensor, as it is now."""
         if hasattr(tensor, "is_network_output") or hasattr(tensor, "trt_tensor"):
-            self._network("register a tensor of").registry.register(name, tensor)
+            self._current_network("register a tensor of").registry.register(name, tensor)
             return
         if not hasattr(tensor, "shape") or not hasattr(tensor, "dtype"):
             raise InputError(
                 f"{name} is registered as a {type(tensor).__name__}, which is not a tensor",
                 fix=f"of a layer, pass its output: dx.register({name!r}, layer.get_output(0))",
             )
-        run = self.tensors.runs[-1] if self.tensors.runs else self.tensors.begin()
+        run = self.tensors.runs[-1] if self.tensors.runs else self.tensors.begin_run()
         self.tensors.add(run, name, Place(name, op="Registered", tensor=name), tensor)
 
     def register_all(self, model: Any) -> int:
         """Look at all of a TensorRT-LLM model's `named_network_outputs()`; returns how many there are."""
         if not hasattr(model, "named_network_outputs"):
             raise InputError(f"a {type(model).__name__} has no named_network_outputs()")
-        return self._network("register tensors of").registry.register_all(model)
+        return self._current_network("register tensors of").registry.register_all(model)
 
-    def _network(self, to: str) -> NetworkSubject:
+    def _current_network(self, to: str) -> NetworkSubject:
         for subject in reversed(self._subjects):
             if isinstance(subject, NetworkSubject):
                 return subject
@@ -179,7 +179,7 @@ class Dx:
 
     # Running and asserting
 
-    def run(self, *args: Any, **kwargs: Any) -> Run:
+    def run(self, *args: Any, **kwargs: Any) -> DxRun:
         """Run what was handed in last; returns every tensor seen, by name.
 
         A network and an ONNX model are fed by name, a torch module is called with what is given.
@@ -188,9 +188,9 @@ class Dx:
             raise InputError(
                 "there is nothing to run", fix="dx.network(), dx.module(m) or dx.onnx(path) first"
             )
-        early = self.tensors.runs and not self._ran  # arrays registered before the first run belong to it
-        run = self.tensors.runs[0] if early else self.tensors.begin()
-        self._ran = True
+        early = self.tensors.runs and not self._has_run  # arrays registered before the first run belong to it
+        run = self.tensors.runs[0] if early else self.tensors.begin_run()
+        self._has_run = True
         run.result, run.outputs = self._subjects[-1].run(
             args, kwargs, self._taps, lambda name, place, tensor: self.tensors.add(run, name, place, tensor)
         )
@@ -240,7 +240,7 @@ class Dx:
         assert_runs_match(run, reference, names or {}, self._tolerance(rtol, atol))
 
     def _tolerance(self, rtol: float | None, atol: float | None) -> Tolerance:
-        marked = self.marked.tolerance
+        marked = self.marker.tolerance
         return Tolerance(marked.rtol if rtol is None else rtol, marked.atol if atol is None else atol)
 
     @cached_property
@@ -258,13 +258,15 @@ class Dx:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what computed."""
-        return versions_of(dict.fromkeys(name for subject in self._subjects for name in subject.packages))
+        return installed_versions(
+            dict.fromkeys(name for subject in self._subjects for name in subject.packages)
+        )
 
     def messages(self) -> list[str]:
         """Return what TensorRT said meanwhile."""
         if self._log is None:
             return []
-        from trtdx.testing.builder import messages_since
+        from trtdx.testing.networks import messages_since
 
         return list(messages_since(*self._log))
 
@@ -272,4 +274,4 @@ class Dx:
         with suppress(ValueError):  # of an asynchronous test, whose context is gone
             self._open.close()
         self._subjects.clear()
-        self._kept.clear()
+        self._kept_alive.clear()

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from trtdx.engines.engine import Seen
-    from trtdx.engines.tensorrt.network.registration import Registry
+    from trtdx.engines.engine import TappedTensor
+    from trtdx.engines.tensorrt.network.registration import TensorRegistry
 
     Show = Callable[[str, Place, Any], str]
 
 INPUT, OUTPUT = "input", "output"  # what a torch module's own are called
 
 
-class Subject(Protocol):
+class DxSubject(Protocol):
     """Something that a test runs."""
 
     engine: str  # "tensorrt_rtx evaluate"
@@ -36,7 +36,9 @@ class Subject(Protocol):
 class NetworkSubject:
     """A TensorRT network definition, computed on the CPU."""
 
-    def __init__(self, network: Any, registry: Registry, package: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, network: Any, registry: TensorRegistry, package: str, options: Mapping[str, Any]
+    ) -> None:
         self.thing, self.registry = network, registry
         self.engine = f"{package} evaluate"
         self.packages: Sequence[str] = (package, "torch", "numpy")
@@ -44,45 +46,45 @@ class NetworkSubject:
 
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
         """Compute the network; without taps and registered tensors every tensor is shown."""
-        from trtdx.engines.tensorrt import prepare
-        from trtdx.engines.tensorrt.network.scopes import sorted_layers
+        from trtdx.engines.tensorrt import prepare_network
+        from trtdx.engines.tensorrt.network.network_graph import sort_layers
 
         if not self.thing.num_outputs and not self.registry.tensors:
             raise InputError(
                 "the network has no output and nothing is registered, so there is nothing to compute",
                 fix="network.mark_output(tensor), or dx.register(name, tensor)",
             )
-        feeds = fed(args, kwargs)
-        prepared = prepare(self.thing, **self._options)
+        feeds = feeds_by_name(args, kwargs)
+        prepared = prepare_network(self.thing, **self._options)
         inputs = [tensor.name for tensor in prepared.graph.inputs]
         outputs = [tensor.name for tensor in prepared.graph.outputs]
-        ordered = [tensor.name for layer in sorted_layers(prepared.graph) for tensor in layer.outputs]
-        names = self._names(taps)
+        ordered = [tensor.name for layer in sort_layers(prepared.graph) for tensor in layer.outputs]
+        names = self._registered_names(taps)
         try:
             values = prepared(feeds, list(names) or "all")
         except EvaluationError as err:  # what was computed before is what the test's author wants to see
             values = {name: feeds[name] for name in inputs} | dict(err.partial)
-            _show(values, [*inputs, *ordered], names, show)
+            _show_tensors(values, [*inputs, *ordered], names, show)
             raise
         values = {name: feeds[name] for name in inputs} | values
-        shown = _show(values, [*inputs, *ordered], names, show)
+        shown = _show_tensors(values, [*inputs, *ordered], names, show)
         return {name: values[name] for name in outputs}, [shown[name] for name in outputs]
 
-    def _names(self, taps: str) -> dict[str, list[str]]:
+    def _registered_names(self, taps: str) -> dict[str, list[str]]:
         """Return the names that the test gave to tensors, by the network's own."""
         names: dict[str, list[str]] = {}
         for name, tensor in self.registry.tensors.items():
             names.setdefault(tensor.name, []).append(name)
         if taps:
-            from trtdx.engines.tensorrt.network.places import places_of_network, tensors_at
+            from trtdx.engines.tensorrt.network.places import places_by_tensor, places_of_network
 
-            for tensor, places in tensors_at(places_of_network(self.thing), taps).items():
+            for tensor, places in places_by_tensor(places_of_network(self.thing), taps).items():
                 if tensor not in names:
                     names[tensor] = [places[0].name]
         return names
 
 
-def _show(
+def _show_tensors(
     values: Mapping[str, Any], ordered: Iterable[str], names: Mapping[str, Sequence[str]], show: Show
 ) -> dict[str, str]:
     """Show tensors of a network in their order, each under the names it was given; returns what each is called."""
@@ -104,24 +106,24 @@ class ModuleSubject:
 
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
         """Call the module; without taps the outputs of every module in it are shown."""
-        from trtdx.engines.torch.hooks import places, tapped, tensors_in
+        from trtdx.engines.torch.hooks import iterate_tensors, module_places, tapped
 
-        for number, argument, tensor in tensors_in(args, kwargs):
-            show(_named(INPUT, number, argument), Place("", "in", number, argument), tensor)
+        for number, argument, tensor in iterate_tensors(args, kwargs):
+            show(_port_name(INPUT, number, argument), Place("", "in", number, argument), tensor)
 
-        def see(seen: Seen) -> None:
+        def see(seen: TappedTensor) -> None:
             if seen.place.path:  # the module's own inputs and outputs have names of their own
                 show(seen.place.name, seen.place, seen.tensor)
 
         selector = parse_selector(taps or "**:out")
-        if not taps and not any(place.path for place in places(self.thing)):
+        if not taps and not any(place.path for place in module_places(self.thing)):
             result = self.thing(*args, **kwargs)
         else:
             with tapped(self.thing, selector, see):
                 result = self.thing(*args, **kwargs)
         outputs = [
-            show(_named(OUTPUT, number, argument), Place("", "out", number, argument), tensor)
-            for number, argument, tensor in tensors_in((result,), {})
+            show(_port_name(OUTPUT, number, argument), Place("", "out", number, argument), tensor)
+            for number, argument, tensor in iterate_tensors((result,), {})
         ]
         return result, outputs
 
@@ -142,23 +144,23 @@ class OnnxSubject:
 
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
         """Compute the model; without taps every tensor is shown."""
-        feeds = fed(args, kwargs)
+        feeds = feeds_by_name(args, kwargs)
 
         results: list[str] = []
 
-        def see(seen: Seen) -> None:
+        def see(seen: TappedTensor) -> None:
             if seen.place.path and seen.place.tensor not in results:  # shown at the end
                 show(seen.place.name, seen.place, seen.tensor)
 
         for name, value in feeds.items():
             show(name, Place("", "in", 0, name, tensor=name), value)
-        with self._opened(taps or "**", see) as engine:
+        with self._open_engine(taps or "**", see) as engine:
             results += engine.outputs
             values = engine.run(feeds)
         outputs = [show(name, Place("", "out", 0, name, tensor=name), values[name]) for name in results]
         return values, outputs
 
-    def _opened(self, selector: str, see: Callable[[Seen], None]) -> Any:
+    def _open_engine(self, selector: str, see: Callable[[TappedTensor], None]) -> Any:
         if self.engine == "onnxruntime":
             from trtdx.engines.onnxruntime.engine import OrtEngine
 
@@ -168,26 +170,28 @@ class OnnxSubject:
         return TrtEngine(self._path, selector, sink=see, **self._options)
 
 
-def fed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def feeds_by_name(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is fed by name: `run({"x": x})` or `run(x=x)`."""
-    from trtdx.testing.tensors import array_of
+    from trtdx.testing.recorded_tensors import array_from_any
 
     if len(args) > 1 or (args and not isinstance(args[0], Mapping)):
         raise InputError("a network and an ONNX model are fed by name", fix='dx.run({"x": x}) or dx.run(x=x)')
     feeds = {**(args[0] if args else {}), **kwargs}
-    return {name: array_of(value) if hasattr(value, "data_ptr") else value for name, value in feeds.items()}
+    return {
+        name: array_from_any(value) if hasattr(value, "data_ptr") else value for name, value in feeds.items()
+    }
 
 
-def _named(side: str, number: int, argument: str) -> str:
+def _port_name(side: str, number: int, argument: str) -> str:
     return f"{side}.{argument}" if argument else f"{side}[{number}]" if number else side
 
 
-def versions_of(packages: Iterable[str]) -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of those packages that are installed."""
-    return {name: version for name in packages if (version := version_of(name))}
+    return {name: version for name in packages if (version := installed_version(name))}
 
 
-def version_of(package: str) -> str:
+def installed_version(package: str) -> str:
     """Return a package's version; nothing where it is not installed."""
     try:
         return metadata.version(package)

@@ -12,10 +12,10 @@ from support.paths import SUPPORT
 pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 onnx = pytest.importorskip("onnx")
 
-from trtdx.capture.build.findings import findings_from, log_of  # noqa: E402
-from trtdx.engines.tensorrt.build.build import build  # noqa: E402
+from trtdx.capture.build.findings import findings_from_build, render_build_log  # noqa: E402
+from trtdx.engines.tensorrt.build.build import build_plan  # noqa: E402
 from trtdx.engines.tensorrt.build.errors import BuildError  # noqa: E402
-from trtdx.engines.tensorrt.build.nouns import BuildOptions, Message  # noqa: E402
+from trtdx.engines.tensorrt.build.nouns import BuildMessage, BuildOptions  # noqa: E402
 from trtdx.model import Severity  # noqa: E402
 
 NETWORKS = f"{SUPPORT / 'faulty_networks.py'}:"
@@ -167,7 +167,7 @@ ACCEPTED_FILES = [(index_beyond, "DX943", "index 7 into w"), (opset_of_the_futur
 
 def failed(source, **options):
     with pytest.raises(BuildError) as caught:
-        build(source, **options)
+        build_plan(source, **options)
     return caught.value
 
 
@@ -177,7 +177,7 @@ def says(finding, words):
 
 @pytest.mark.parametrize(("fault", "options", "code", "words"), REFUSED)
 def test_a_network_that_is_refused(fault, options, code, words, book):
-    first = findings_from(failed(NETWORKS + fault, **options), book)[0]
+    first = findings_from_build(failed(NETWORKS + fault, **options), book)[0]
     assert (first.code, first.severity) == (code, Severity.ERROR)
     assert says(first, words), first.message
 
@@ -185,14 +185,14 @@ def test_a_network_that_is_refused(fault, options, code, words, book):
 @pytest.mark.parametrize(("fault", "code", "words"), REFUSED_FILES)
 def test_a_file_that_is_refused(fault, code, words, book, tmp_path):
     fault(tmp_path / "model.onnx")
-    first = findings_from(failed(tmp_path / "model.onnx"), book)[0]
+    first = findings_from_build(failed(tmp_path / "model.onnx"), book)[0]
     assert (first.code, first.severity) == (code, Severity.ERROR)
     assert says(first, words), first.message
 
 
 @pytest.mark.parametrize(("fault", "code", "words"), ACCEPTED)
 def test_a_network_that_is_accepted_and_wrong(fault, code, words, book):
-    found = findings_from(build(NETWORKS + fault), book)
+    found = findings_from_build(build_plan(NETWORKS + fault), book)
     assert [each.code for each in found] == [code]
     assert says(found[0], words), found[0].message
 
@@ -200,27 +200,27 @@ def test_a_network_that_is_accepted_and_wrong(fault, code, words, book):
 @pytest.mark.parametrize(("fault", "code", "words"), ACCEPTED_FILES)
 def test_a_file_that_is_accepted_and_wrong(fault, code, words, book, tmp_path):
     fault(tmp_path / "model.onnx")
-    found = findings_from(build(tmp_path / "model.onnx"), book)
+    found = findings_from_build(build_plan(tmp_path / "model.onnx"), book)
     assert [each.code for each in found] == [code]
     assert says(found[0], words), found[0].message
 
 
 def test_nothing_is_found_in_what_is_right(book):
-    assert findings_from(build(NETWORKS + "matmul"), book) == []
+    assert findings_from_build(build_plan(NETWORKS + "matmul"), book) == []
 
 
 def test_an_error_of_the_callers_is_no_finding(book):
-    assert findings_from(failed(NETWORKS + "matmull"), book) == []
+    assert findings_from_build(failed(NETWORKS + "matmull"), book) == []
 
 
 def test_a_missing_driver_is_not_the_cause():
     """Without one, TensorRT follows each error with a line about it."""
     error = failed(NETWORKS + "matmul_types")
     assert any("cudaError 35" in message.text for message in error.messages)
-    assert "cudaError 35" not in log_of(error)
+    assert "cudaError 35" not in render_build_log(error)
 
 
 def test_what_is_unknown_is_said_to_be(book):
     error = BuildError("TensorRT does not compile it", stage="compile")
-    error.messages = (Message(0.1, "ERROR", "Error Code 99: The flux compensator is not calibrated"),)
-    assert [each.code for each in findings_from(error, book)] == ["DX000"]
+    error.messages = (BuildMessage(0.1, "ERROR", "Error Code 99: The flux compensator is not calibrated"),)
+    assert [each.code for each in findings_from_build(error, book)] == ["DX000"]

@@ -8,28 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.capture.goldens.check import CHANGED, CLOSE, MISSING, NEW, SAME, compare_with_golden
+from trtdx.capture.goldens.compare import CHANGED, CLOSE, MISSING, NEW, SAME, compare_with_golden
 from trtdx.capture.goldens.store import (
     Golden,
     GoldenError,
     GoldenFile,
+    choose_stored_values,
     content_key,
     format_goldens,
+    golden_from_statistics,
     golden_path,
-    golden_tensor,
     parse_goldens,
-    stored_values,
 )
 from trtdx.host import RealHost
-from trtdx.tensors.closeness import Tolerance, closeness
-from trtdx.tensors.statistics import statistics
+from trtdx.tensors.closeness import Tolerance, measure_closeness
+from trtdx.tensors.statistics import array_statistics
 
 ANY = Tolerance()
 
 
 def golden(test, arrays, **more):
     tensors = tuple(
-        golden_tensor(name, 0, array.dtype.name, array.shape, statistics(array))
+        golden_from_statistics(name, 0, array.dtype.name, array.shape, array_statistics(array))
         for name, array in arrays.items()
     )
     told = {"engine": "torch", "versions": {"torch": "2"}, "platform": "linux x86_64", "kernel": "avx2"}
@@ -38,11 +38,11 @@ def golden(test, arrays, **more):
 
 
 def key_of(array):
-    return content_key(array.dtype.name, statistics(array).hash)
+    return content_key(array.dtype.name, array_statistics(array).hash)
 
 
 def compared(then, now, *, budget=1 << 20, tolerance=ANY):
-    values = stored_values({key_of(each): each for each in then.values()}, budget)
+    values = choose_stored_values({key_of(each): each for each in then.values()}, budget)
     arrays = {key_of(each): each for each in now.values()}
     return compare_with_golden(golden("t", then), values, golden("t", now).tensors, arrays, tolerance)
 
@@ -95,7 +95,7 @@ def test_values_of_other_tests_stay_and_those_of_nobody_go(tmp_path):
     one, two, three = np.arange(3.0), np.arange(4.0), np.arange(5.0)
 
     def record(test, array):
-        values = stored_values({key_of(array): array})
+        values = choose_stored_values({key_of(array): array})
         GoldenFile(RealHost(), module).update([golden(test, {"a": array})], values)
 
     record("test_a", one)
@@ -172,37 +172,39 @@ class TestBeyondTheValueBudget:
         assert outcomes(compared({"a": then}, {"a": now}, budget=0)) == {"a": CHANGED}
 
     def test_what_is_kept_is_small(self):
-        kept = stored_values({str(n): self.big + np.float32(n) for n in range(3)} | {"s": self.big[:8]}, 100)
+        kept = choose_stored_values(
+            {str(n): self.big + np.float32(n) for n in range(3)} | {"s": self.big[:8]}, 100
+        )
         assert sorted(len(each.data) for each in kept.values()) == [32, 256, 256, 256]
 
 
 class TestClose:
     def test_a_tensor_is_close_to_itself_whatever_it_holds(self):
         odd = np.array([0.0, -0.0, math.nan, math.inf, -math.inf, 1e-320])
-        assert closeness(odd, odd, Tolerance(0, 0)).fine
+        assert measure_closeness(odd, odd, Tolerance(0, 0)).is_fine
 
     def test_the_worst_element_is_named_and_counts_are_right(self):
         reference = np.zeros((2, 3))
         candidate = reference.copy()
         candidate[1, 2], candidate[0, 1] = 3.0, 1.0
-        found = closeness(reference, candidate, ANY)
+        found = measure_closeness(reference, candidate, ANY)
         assert (found.beyond, found.worst_at, found.candidate, found.max_abs) == (2, (1, 2), 3.0, 3.0)
 
     def test_nan_and_infinity_are_close_to_nothing_else(self):
-        found = closeness(
+        found = measure_closeness(
             np.array([1, math.nan, math.inf, 1]), np.array([math.nan, 1, -math.inf, math.inf]), ANY
         )
         assert (found.beyond, found.nan_candidate, found.nan_reference, found.inf_differing) == (4, 1, 1, 2)
 
     def test_the_coarser_type_decides_on_the_tolerance(self):
-        assert ANY.of("float32", "float16") == ANY.of("float16") == (1e-3, 1e-5)
-        assert ANY.of("int64") == (0, 0)
-        assert Tolerance(atol=1).of("float32")[1] == 1
+        assert ANY.for_dtypes("float32", "float16") == ANY.for_dtypes("float16") == (1e-3, 1e-5)
+        assert ANY.for_dtypes("int64") == (0, 0)
+        assert Tolerance(atol=1).for_dtypes("float32")[1] == 1
 
     def test_large_integers_are_told_apart(self):
         big = np.array([2**60], np.int64)
-        assert closeness(big, big + 1, ANY).beyond == 1
+        assert measure_closeness(big, big + 1, ANY).beyond == 1
 
     def test_empty_and_scalar_tensors_have_an_answer(self):
-        assert closeness(np.zeros((0, 3)), np.zeros((0, 3)), ANY).fine
-        assert closeness(np.array(1.0), np.array(2.0), ANY).worst_at == ()
+        assert measure_closeness(np.zeros((0, 3)), np.zeros((0, 3)), ANY).is_fine
+        assert measure_closeness(np.array(1.0), np.array(2.0), ANY).worst_at == ()

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trtdx.capture.session.live import capturing  # noqa: E402
-from trtdx.capture.session.record import NotFiniteError  # noqa: E402
+from trtdx.capture.session.recorder import NotFiniteError  # noqa: E402
 from trtdx.capture.store.reader import Capture  # noqa: E402
 from trtdx.errors import InputError  # noqa: E402
 

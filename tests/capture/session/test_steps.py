@@ -7,31 +7,31 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from trtdx.capture.session.record import NotFiniteError, Recorder
-from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
-from trtdx.capture.session.steps import Session, state_after, step_notes
-from trtdx.capture.store.format import CaptureError, Header
+from trtdx.capture.session.recorder import NotFiniteError, Recorder
+from trtdx.capture.session.selection import CaptureSelection, parse_positions, parse_steps
+from trtdx.capture.session.steps import CaptureSession, state_after, step_notes
+from trtdx.capture.store.format import CaptureError, CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.engines.generate import cache_names, generate
+from trtdx.engines.generate import cache_outputs_by_input, generate_tokens
+from trtdx.engines.generation_state import Sampling
 from trtdx.engines.onnxruntime.engine import OrtEngine
-from trtdx.engines.state import Sampling
 from trtdx.errors import InputError
 from trtdx.tensors.taps import parse_selector
 
 PROMPTS = [[5, 17, 42, 7], [9, 3]]
 
 
-ALL_STATISTICS = Wanted()
+ALL_STATISTICS = CaptureSelection()
 
 
 def session_on(engine, folder, wanted=ALL_STATISTICS, **more):
-    writer = CaptureWriter(folder, Header(engine=engine.kind), **more)
-    return Session(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
+    writer = CaptureWriter(folder, CaptureHeader(engine=engine.kind), **more)
+    return CaptureSession(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
 
 
 def recorded(path, folder, selector="layers.*.mlp:out", steps=4, start=PROMPTS, sampling=None, **wanted):
-    session = session_on(OrtEngine(path, selector), folder, Wanted(**wanted))
+    session = session_on(OrtEngine(path, selector), folder, CaptureSelection(**wanted))
     with session.writer:
         return [step.tokens.tolist() for step in session.generate(start, steps, sampling=sampling)]
 
@@ -56,8 +56,8 @@ def test_a_run_goes_on_from_any_recorded_step_as_if_it_had_not_been_cut(llama_on
     engine = OrtEngine(llama_onnx)
     with Capture(tmp_path / "whole") as capture:
         for cut in range(5):
-            state = state_after(capture, cut, caches=cache_names(engine))
-            rest = [step.tokens.tolist() for step in generate(engine, state, 5 - cut)]
+            state = state_after(capture, cut, caches=cache_outputs_by_input(engine))
+            rest = [step.tokens.tolist() for step in generate_tokens(engine, state, 5 - cut)]
             assert rest == whole[cut + 1 :]
 
 
@@ -66,7 +66,7 @@ def test_the_cache_of_a_recorded_step_is_bitwise_what_it_was(llama_onnx, tmp_pat
     with session.writer:
         states = [step.state for step in session.generate(PROMPTS, 4)]
     with Capture(tmp_path) as capture:
-        found = state_after(capture, 2, caches=cache_names(session.engine))
+        found = state_after(capture, 2, caches=cache_outputs_by_input(session.engine))
     for name, array in states[2].past.items():
         assert found.past[name].tobytes() == array.tobytes()
     assert np.array_equal(found.tokens, states[2].tokens)
@@ -85,7 +85,7 @@ def test_a_step_that_was_cut_off_is_done_again(llama_onnx, tmp_path):
     recorded(llama_onnx, tmp_path / "cut", steps=3)
     index = tmp_path / "cut" / "rank0.index"
     with CaptureWriter(
-        tmp_path / "cut", Header(), resume=True
+        tmp_path / "cut", CaptureHeader(), resume=True
     ) as writer:  # a fourth step begins and is killed
         from trtdx.tensors.statistics import source_from_array
         from trtdx.tensors.taps import Place
@@ -93,10 +93,10 @@ def test_a_step_that_was_cut_off_is_done_again(llama_onnx, tmp_path):
         writer.add(3, Place("half"), source_from_array(np.ones(3, np.float32)))
     assert index.stat().st_size
     engine = OrtEngine(llama_onnx, "layers.*.mlp:out")
-    writer = CaptureWriter(tmp_path / "cut", Header(), resume=True, whole_steps=True)
+    writer = CaptureWriter(tmp_path / "cut", CaptureHeader(), resume=True, whole_steps=True)
     with Capture(tmp_path / "cut") as before:
-        state = state_after(before, caches=cache_names(engine))
-    session = Session(engine, writer, Recorder(writer, Wanted(), engine.places()))
+        state = state_after(before, caches=cache_outputs_by_input(engine))
+    session = CaptureSession(engine, writer, Recorder(writer, CaptureSelection(), engine.places()))
     with writer:
         rest = [step.tokens.tolist() for step in session.generate(state, 2)]
     assert rest == whole[3:]
@@ -122,19 +122,19 @@ def test_state_is_kept_even_when_the_budget_for_values_is_spent(llama_onnx, tmp_
     session = session_on(
         OrtEngine(llama_onnx, "layers.*:out"),
         tmp_path,
-        Wanted(values=parse_selector("**")),
+        CaptureSelection(values=parse_selector("**")),
         value_budget_bytes=1,
     )
     with session.writer:
         list(session.generate(PROMPTS, 3))
     with Capture(tmp_path) as capture:
         assert capture.left_out == 3 * 3
-        assert state_after(capture, caches=cache_names(session.engine)).step == 3
+        assert state_after(capture, caches=cache_outputs_by_input(session.engine)).step == 3
 
 
 def test_what_is_not_there_cannot_be_gone_on_from(llama_onnx, tmp_path):
     recorded(llama_onnx, tmp_path / "cap", steps=2)
-    with CaptureWriter(tmp_path / "empty", Header()):
+    with CaptureWriter(tmp_path / "empty", CaptureHeader()):
         pass
     with Capture(tmp_path / "cap") as capture, pytest.raises(CaptureError, match="up to step 9") as caught:
         state_after(capture, 9, caches={})
@@ -154,9 +154,9 @@ def names_at(folder):
 def test_steps_and_every_nth(llama_onnx, tmp_path):
     engine = OrtEngine(llama_onnx, "layers.0.mlp:out")
     for name, wanted, steps in (
-        ("some", Wanted(steps=parse_steps("0,3-4")), [0, 3, 4]),
-        ("rest", Wanted(steps=parse_steps("4-")), [4, 5]),
-        ("every", Wanted(every=2), [0, 2, 4]),
+        ("some", CaptureSelection(steps=parse_steps("0,3-4")), [0, 3, 4]),
+        ("rest", CaptureSelection(steps=parse_steps("4-")), [4, 5]),
+        ("every", CaptureSelection(every=2), [0, 2, 4]),
     ):
         session = session_on(engine, tmp_path / name, wanted)
         with session.writer:
@@ -215,7 +215,7 @@ def overflowing(tmp_path):
 
 def test_a_watched_run_stops_at_the_first_nan_and_keeps_what_led_to_it(tmp_path):
     engine = OrtEngine(overflowing(tmp_path), "**", optimisation="none")
-    session = session_on(engine, tmp_path / "cap", Wanted(watch=True))
+    session = session_on(engine, tmp_path / "cap", CaptureSelection(watch=True))
     x = np.eye(3, dtype=np.float32)
     with pytest.raises(NotFiniteError) as caught, session.writer:
         session.compute({"x": x})
@@ -230,7 +230,7 @@ def test_a_watched_run_stops_at_the_first_nan_and_keeps_what_led_to_it(tmp_path)
 
 def test_a_coarsely_watched_run_still_keeps_what_led_to_it(tmp_path):
     engine = OrtEngine(overflowing(tmp_path), "tensor:gone", optimisation="none")
-    session = session_on(engine, tmp_path / "cap", Wanted(watch=True))
+    session = session_on(engine, tmp_path / "cap", CaptureSelection(watch=True))
     with pytest.raises(NotFiniteError, match="gone has 3 NaN"), session.writer:
         session.compute({"x": np.eye(3, dtype=np.float32)})
     with Capture(tmp_path / "cap") as capture:
@@ -241,7 +241,7 @@ def test_a_mask_is_no_reason_to_stop(tmp_path):
     engine = OrtEngine(
         overflowing(tmp_path), "tensor:scores, tensor:masked, tensor:shares", optimisation="none"
     )
-    session = session_on(engine, tmp_path / "cap", Wanted(watch=True))
+    session = session_on(engine, tmp_path / "cap", CaptureSelection(watch=True))
     with session.writer:
         session.compute({"x": np.eye(3, dtype=np.float32)})
     with Capture(tmp_path / "cap") as capture:
@@ -261,11 +261,15 @@ def recorded_layers(llama_onnx, tmp_path_factory):
     for kind, engine_class in (("onnxruntime", OrtEngine), ("tensorrt", TrtEngine)):
         folder = tmp_path_factory.mktemp(kind)
         engine = engine_class(llama_onnx, "layers.1:*")
-        header = Header(engine=kind, details={"caches": cache_names(engine), "model": str(llama_onnx)})
+        header = CaptureHeader(
+            engine=kind, details={"caches": cache_outputs_by_input(engine), "model": str(llama_onnx)}
+        )
         writer = CaptureWriter(folder / "cap", header)
-        wanted = Wanted(values=parse_selector("**:*"))
+        wanted = CaptureSelection(values=parse_selector("**:*"))
         with writer:
-            list(Session(engine, writer, Recorder(writer, wanted, engine.places())).generate(PROMPTS, 3))
+            list(
+                CaptureSession(engine, writer, Recorder(writer, wanted, engine.places())).generate(PROMPTS, 3)
+            )
         found[kind] = folder / "cap"
     return found
 
@@ -295,7 +299,7 @@ def test_a_layer_is_replayed_on_another_engine_with_its_inputs_matched(recorded_
 def test_a_layer_captured_on_onnx_is_replayed_on_torch_and_back(recorded_layers, llama_onnx, tmp_path, step):
     pytest.importorskip("torch")
     from support.onnx_models import llama_module
-    from trtdx.capture.session.replay import replay_from
+    from trtdx.capture.session.replay import replay_module
     from trtdx.engines.torch.engine import TorchEngine
 
     model = llama_module().m
@@ -303,15 +307,15 @@ def test_a_layer_captured_on_onnx_is_replayed_on_torch_and_back(recorded_layers,
     ort = OrtEngine(llama_onnx, "layers.1:*")
     torch_engine = TorchEngine(model, "layers.1:*")
     for engine in (ort, torch_engine):
-        header = Header(engine=engine.kind, details={"caches": cache_names(engine)})
+        header = CaptureHeader(engine=engine.kind, details={"caches": cache_outputs_by_input(engine)})
         writer = CaptureWriter(tmp_path / engine.kind, header)
-        recorder = Recorder(writer, Wanted(values=parse_selector("**:*")), engine.places())
+        recorder = Recorder(writer, CaptureSelection(values=parse_selector("**:*")), engine.places())
         with writer:
-            list(Session(engine, writer, recorder).generate(prompts, 3))
+            list(CaptureSession(engine, writer, recorder).generate(prompts, 3))
     for own, other in (("onnxruntime", torch_engine), ("torch", ort)):
         other.sink = None
         with Capture(tmp_path / own) as capture:
-            first = replay_from(capture, other, "layers.1", step=step).leaving[0]
+            first = replay_module(capture, other, "layers.1", step=step).outputs[0]
             assert np.allclose(first.replayed, capture.values(first.captured), atol=1e-5)
     torch_engine.close()
 

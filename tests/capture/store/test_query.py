@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.errors import InputError
@@ -22,7 +22,7 @@ duckdb = pytest.importorskip("duckdb")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("query")
     rng = np.random.default_rng(0)
-    with CaptureWriter(folder, Header(run="test")) as writer:
+    with CaptureWriter(folder, CaptureHeader(run="test")) as writer:
         for step in range(5):
             for layer in range(3):
                 array = rng.normal(0, 1 + layer, (1, 4, 8)).astype(np.float16)
@@ -108,19 +108,19 @@ def test_nothing_else_is_within_reach(folder, sql):
 
 
 def test_a_query_has_bounds(folder):
-    from trtdx.capture.store.query import query
+    from trtdx.capture.store.query import query_tensors
 
     with Capture(folder) as capture:
         ranks = list(capture._ranks.values())
-        assert query(ranks, "select * from tensors", most_rows=4).cut
-        assert not query(ranks, "select * from tensors", most_rows=16).cut
+        assert query_tensors(ranks, "select * from tensors", most_rows=4).is_cut
+        assert not query_tensors(ranks, "select * from tensors", most_rows=16).is_cut
         with pytest.raises(InputError, match="did not end within"):
-            query(ranks, "select count(*) from range(10000000000) a, range(1000000) b where a.range * b.range % 7 = 3",
+            query_tensors(ranks, "select count(*) from range(10000000000) a, range(1000000) b where a.range * b.range % 7 = 3",
                   timeout_s=0.2)  # fmt: skip
 
 
 def test_empty_and_partial_captures_can_be_asked(tmp_path, folder):
-    CaptureWriter(tmp_path / "empty", Header()).close()
+    CaptureWriter(tmp_path / "empty", CaptureHeader()).close()
     with Capture(tmp_path / "empty") as capture:
         assert capture.query("select count(*) from tensors").rows == [(0,)]
     cut = tmp_path / "cut"

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.capture.store import format as disk
-from trtdx.capture.store.format import CaptureError, Header, Layout
+from trtdx.capture.store.format import CaptureError, CaptureHeader, TensorLayout
 from trtdx.capture.store.reader import Capture
-from trtdx.capture.store.writer import LARGE_BYTES, REMEMBERED, CaptureWriter
+from trtdx.capture.store.writer import LARGE_BYTES, MAX_REMEMBERED, CaptureWriter
 from trtdx.errors import UnknownNameError
 from trtdx.tensors.dtypes import DTYPES, numpy_dtype
-from trtdx.tensors.statistics import source_from_array, source_from_torch, statistics
+from trtdx.tensors.statistics import array_statistics, source_from_array, source_from_torch
 from trtdx.tensors.taps import Place
 
 PLACE = Place("model.layers.0.mlp", op="MLP")
@@ -29,7 +29,9 @@ def small_capture(folder, *, steps=3, header=None, **options):
     """A capture with kept values, statistics only, a repeated content and notes."""
     rng = np.random.default_rng(0)
     same = np.arange(5, dtype=np.int32)
-    with CaptureWriter(folder, header or Header(run="test", created=1.0), parquet=False, **options) as writer:
+    with CaptureWriter(
+        folder, header or CaptureHeader(run="test", created=1.0), parquet=False, **options
+    ) as writer:
         for step in range(steps):
             tensors = [
                 (PLACE, source_from_array(rng.normal(0, 1, (2, 3)).astype(np.float32)), True),
@@ -57,10 +59,10 @@ def test_what_goes_in_comes_out(tmp_path):
         assert capture.names() == ["model.layers.0.mlp:out", "weight", "mask:in.mask"]
         record = capture.record("model.layers.0.mlp:out", step=2)
         values = capture.values(record, verify=True)
-        assert record.statistics == statistics(values)
+        assert record.statistics == array_statistics(values)
         assert (values.shape, values.dtype, values.flags.writeable) == ((2, 3), np.float32, False)
         assert values.ctypes.data % 64 == 0
-        assert record.layout == Layout("float32", (2, 3), "cpu")
+        assert record.layout == TensorLayout("float32", (2, 3), "cpu")
         assert [note.data["tokens"] for note in capture.notes()] == [[0, 7], [1, 7], [2, 7]]
         mask = capture.record("mask:in.mask", step=1)
         assert (mask.kept, mask.left_out, mask.statistics.nan) == (False, False, 1)
@@ -77,7 +79,7 @@ def test_any_tensors_survive_the_round_trip(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("capture")
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     expected = []
-    with CaptureWriter(folder, Header(), parquet=False) as writer:
+    with CaptureWriter(folder, CaptureHeader(), parquet=False) as writer:
         for step in range(data.draw(st.integers(0, 4))):
             for number in range(data.draw(st.integers(0, 4))):
                 dtype = data.draw(st.sampled_from(list(DTYPES)))
@@ -103,7 +105,7 @@ def test_equal_contents_are_stored_once(tmp_path):
 
 
 def test_values_stop_at_the_budget_and_statistics_go_on(tmp_path):
-    with CaptureWriter(tmp_path, Header(), value_budget_bytes=100, parquet=False) as writer:
+    with CaptureWriter(tmp_path, CaptureHeader(), value_budget_bytes=100, parquet=False) as writer:
         for step in range(4):
             writer.add(step, PLACE, source_from_array(np.full(10, step, np.float32)), values=True)
         assert writer.left_out == 2
@@ -116,7 +118,7 @@ def test_values_stop_at_the_budget_and_statistics_go_on(tmp_path):
 
 def test_large_tensors_are_written_from_where_they_lie(tmp_path):
     large = np.random.default_rng(0).normal(0, 1, LARGE_BYTES // 8 + 3)
-    with CaptureWriter(tmp_path, Header(), queue_bytes=1, parquet=False) as writer:
+    with CaptureWriter(tmp_path, CaptureHeader(), queue_bytes=1, parquet=False) as writer:
         for step in range(3):
             writer.add_all(
                 step,
@@ -136,7 +138,7 @@ def test_torch_tensors_of_types_numpy_does_not_have(tmp_path):
     tensors = [
         torch.randn(4, 3).to(each) for each in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
     ]
-    with CaptureWriter(tmp_path, Header(engine="torch"), parquet=False) as writer:
+    with CaptureWriter(tmp_path, CaptureHeader(engine="torch"), parquet=False) as writer:
         writer.add_all(0, [(Place(str(each.dtype)), source_from_torch(each), True) for each in tensors])
     with Capture(tmp_path) as capture:
         for record, tensor in zip(capture.records(), tensors, strict=True):
@@ -145,8 +147,8 @@ def test_torch_tensors_of_types_numpy_does_not_have(tmp_path):
 
 
 def test_more_layouts_than_are_remembered(tmp_path):
-    numbers = np.zeros(REMEMBERED + 10, np.int8)
-    with CaptureWriter(tmp_path, Header(), parquet=False) as writer:
+    numbers = np.zeros(MAX_REMEMBERED + 10, np.int8)
+    with CaptureWriter(tmp_path, CaptureHeader(), parquet=False) as writer:
         for start in range(0, numbers.size, 1000):
             some = range(start, min(start + 1000, numbers.size))
             writer.add_all(0, [(PLACE, source_from_array(numbers[:each]), False) for each in some])
@@ -158,11 +160,11 @@ def test_more_layouts_than_are_remembered(tmp_path):
 def test_nothing_is_overwritten_and_what_stopped_the_run_is_what_is_raised(tmp_path):
     small_capture(tmp_path / "c")
     with pytest.raises(CaptureError, match="is there already") as caught:
-        CaptureWriter(tmp_path / "c", Header())
+        CaptureWriter(tmp_path / "c", CaptureHeader())
     assert "resume" in caught.value.fix
 
     def interrupted():
-        with CaptureWriter(tmp_path / "d", Header(), parquet=False) as writer:
+        with CaptureWriter(tmp_path / "d", CaptureHeader(), parquet=False) as writer:
             writer.add(0, PLACE, source_from_array(np.ones(3)))
             raise ZeroDivisionError
 
@@ -173,18 +175,18 @@ def test_nothing_is_overwritten_and_what_stopped_the_run_is_what_is_raised(tmp_p
 
 
 def test_two_writers_of_one_rank_are_one_too_many(tmp_path):
-    with CaptureWriter(tmp_path, Header(), parquet=False) as writer:
+    with CaptureWriter(tmp_path, CaptureHeader(), parquet=False) as writer:
         writer.add(0, PLACE, source_from_array(np.ones(3)))
         with pytest.raises(CaptureError, match="another process"):
-            CaptureWriter(tmp_path, Header(), resume=True)
+            CaptureWriter(tmp_path, CaptureHeader(), resume=True)
     with Capture(tmp_path) as capture:
         assert (len(capture), capture.partial) == (1, ())
     with pytest.raises(CaptureError, match="cannot write"):
-        CaptureWriter(tmp_path / "absent", Header(), resume=True)
+        CaptureWriter(tmp_path / "absent", CaptureHeader(), resume=True)
 
 
 def test_secrets_do_not_get_into_the_header(tmp_path):
-    small_capture(tmp_path, header=Header(run="serve --hf-token hf_abcdefghijklmnopqrstuvwxyz012345"))
+    small_capture(tmp_path, header=CaptureHeader(run="serve --hf-token hf_abcdefghijklmnopqrstuvwxyz012345"))
     for file in tmp_path.iterdir():
         assert b"hf_abcdef" not in file.read_bytes()
     header = json.loads((tmp_path / "capture.json").read_text())
@@ -274,7 +276,7 @@ def test_killed_at_random_moments_it_can_be_read_and_resumed(tmp_path):
         if found > done:  # a step that was cut off in the middle would be told twice
             pytest.fail("a batch was torn apart")
     assert done > 0
-    CaptureWriter(tmp_path, Header(), parquet=False, resume=True).close()
+    CaptureWriter(tmp_path, CaptureHeader(), parquet=False, resume=True).close()
     with Capture(tmp_path) as capture:
         assert (check_prefix(capture), capture.partial) == (done, ())
 
@@ -286,7 +288,7 @@ def test_killed_before_the_first_record_it_can_be_resumed(tmp_path, index, value
     cut.mkdir()
     (cut / "rank0.index").write_bytes((whole / "rank0.index").read_bytes()[:index])
     (cut / "rank0.values").write_bytes((whole / "rank0.values").read_bytes()[:values])
-    CaptureWriter(cut, Header(), parquet=False, resume=True).close()
+    CaptureWriter(cut, CaptureHeader(), parquet=False, resume=True).close()
     with Capture(cut) as capture:
         assert (len(list(capture.records())), capture.partial) == (0, ())
 
@@ -397,7 +399,7 @@ def test_a_full_disk(tmp_path):
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="cannot make"):
-        CaptureWriter(tmp_path / "file" / "c", Header())
+        CaptureWriter(tmp_path / "file" / "c", CaptureHeader())
 
 
 # Memory
@@ -427,18 +429,18 @@ def test_memory_stays_flat_as_steps_grow(tmp_path):
 
 def test_a_tensor_that_passes_two_places_is_measured_once_and_one_written_to_in_between_twice(tmp_path):
     torch = pytest.importorskip("torch")
-    from trtdx.capture.session.record import Recorder
-    from trtdx.capture.session.selection import Wanted
-    from trtdx.engines.engine import Seen
+    from trtdx.capture.session.recorder import Recorder
+    from trtdx.capture.session.selection import CaptureSelection
+    from trtdx.engines.engine import TappedTensor
 
     tensor = torch.ones(4)
-    with CaptureWriter(tmp_path, Header()) as writer:
-        record = Recorder(writer, Wanted(), [])
-        record(Seen(Place("inner"), tensor, 0, 0))
-        record(Seen(Place("outer"), tensor, 0, 0))
+    with CaptureWriter(tmp_path, CaptureHeader()) as writer:
+        record = Recorder(writer, CaptureSelection(), [])
+        record(TappedTensor(Place("inner"), tensor, 0, 0))
+        record(TappedTensor(Place("outer"), tensor, 0, 0))
         tensor.add_(1)
-        record(Seen(Place("after"), tensor, 0, 0))
-        record(Seen(Place("next step"), tensor, 1, 0))
+        record(TappedTensor(Place("after"), tensor, 0, 0))
+        record(TappedTensor(Place("next step"), tensor, 1, 0))
     with Capture(tmp_path) as capture:
         seen = [(each.step, each.place.path, each.statistics.max) for each in capture.records()]
     assert seen == [(0, "inner", 1), (0, "outer", 1), (0, "after", 2), (1, "next step", 2)]

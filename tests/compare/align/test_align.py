@@ -7,13 +7,13 @@ import pytest
 
 from support.captures import Text, agree, compared, opened, place, vectors, write
 from support.paths import TINY
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.align.align import align
+from trtdx.compare.align.align import align_sides
 from trtdx.compare.align.mapping import parse_mapping, read_mapping
-from trtdx.compare.align.names import in_words
-from trtdx.compare.align.pair_rows import Token, tokens_of
-from trtdx.compare.sides.side import Question, open_side, parse_side
+from trtdx.compare.align.name_meanings import tensor_in_words
+from trtdx.compare.align.pair_rows import TokenPosition, row_tokens
+from trtdx.compare.sides.side import ComparisonQuestion, open_side, parse_side
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.host import RealHost
 from trtdx.tensors.statistics import source_from_array
@@ -28,7 +28,7 @@ def engines(tmp_path_factory):
     for package in ("torch", "transformers", "onnxruntime", "tensorrt_rtx"):
         pytest.importorskip(package)
     host, folder = RealHost(), tmp_path_factory.mktemp("engines")
-    asked = Question(prompts=((1, 5, 9, 30), (7, 8)), new_tokens=3)
+    asked = ComparisonQuestion(prompts=((1, 5, 9, 30), (7, 8)), new_tokens=3)
     texts = {
         "hf": f"hf:{TINY}/model?threads=1",
         "onnx": f"onnx:{TINY}/model.onnx",
@@ -36,7 +36,7 @@ def engines(tmp_path_factory):
     }
     sides = {}
     for kind, text in texts.items():
-        forced = sides["hf"].tokens() if sides else None
+        forced = sides["hf"].step_tokens() if sides else None
         sides[kind] = open_side(host, parse_side(host, text), asked, folder / kind, forced=forced)
     return sides
 
@@ -44,40 +44,40 @@ def engines(tmp_path_factory):
 @pytest.mark.parametrize(("ours", "theirs"), [("hf", "onnx"), ("hf", "trt"), ("onnx", "trt"), ("onnx", "hf")])
 def test_engines_of_one_model(engines, ours, theirs):
     reference, candidate = engines[ours], engines[theirs]
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     pair_rows = agree(found, reference, candidate)
     outputs = {name for name in reference.capture.names() if name.endswith(":out") and "present" not in name}
     assert outputs <= set(pair_rows)
     assert {pair.step for pair in found.pairs} == {0, 1, 2}
     assert not found.notes
-    assert tokens_of(pair_rows[f"{LAYER}mlp:out"]) == [
-        Token(0, 0),
-        Token(0, 1),
-        Token(0, 2),
-        Token(0, 3),
-        Token(1, 0),
-        Token(1, 1),
+    assert row_tokens(pair_rows[f"{LAYER}mlp:out"]) == [
+        TokenPosition(0, 0),
+        TokenPosition(0, 1),
+        TokenPosition(0, 2),
+        TokenPosition(0, 3),
+        TokenPosition(1, 0),
+        TokenPosition(1, 1),
     ]
 
 
 def test_pairs_follow_the_data_flow(engines):
-    names = [pair.name for pair in align(engines["hf"], engines["onnx"]).pairs if pair.step == 1]
+    names = [pair.name for pair in align_sides(engines["hf"], engines["onnx"]).pairs if pair.step == 1]
     wanted = ["input_ids", "model.embed_tokens:out", f"{LAYER}self_attn.k_proj:out", "present.0.key:new",
               f"{LAYER}self_attn.o_proj:in", f"{LAYER}mlp:out", "model.norm:out", ":out.logits"]  # fmt: skip
     assert [name for name in names if name in wanted] == wanted
 
 
 def test_named_inputs_of_torch_are_the_numbered_ones_of_a_graph(engines):
-    pair_rows = {pair.name: pair for pair in align(engines["hf"], engines["onnx"]).pairs}
+    pair_rows = {pair.name: pair for pair in align_sides(engines["hf"], engines["onnx"]).pairs}
     attention = f"{LAYER}self_attn:in"
     assert pair_rows[f"{attention}.hidden_states"].candidate.first.name == attention
     assert pair_rows[f"{attention}.position_embeddings.1"].candidate.first.name == f"{attention}[2]"
-    assert pair_rows[f"{attention}.attention_mask"].candidate.after[0].text == "mask"
+    assert pair_rows[f"{attention}.attention_mask"].candidate.joined_changes[0].text == "mask"
     assert pair_rows["model:in.position_ids"].candidate.first.name == "model:in[1]"
 
 
 def test_what_has_no_counterpart_is_told_with_the_reason(engines):
-    found = align(engines["hf"], engines["onnx"]).unmatched
+    found = align_sides(engines["hf"], engines["onnx"]).unmatched
     reasons = {(each.side, each.name): each.reason for each in found}
     assert reasons["candidate", f"{LAYER}self_attn:in[3]"] == "only in the compiled graph"
     assert reasons["reference", f"{LAYER}self_attn:in.position_ids"].startswith("the module has no input")
@@ -105,9 +105,9 @@ def test_wrappers_around_a_model_do_not_matter(tmp_path, wrapper):
     theirs = write(
         tmp_path / "b", [{(wrapper + name if ":" in name else name): array for name, array in step.items()}]
     )
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     assert {pair.name for pair in found.pairs} == set(step)
-    assert all(pair.how == "scope" for pair in found.pairs if ":" in pair.name)
+    assert all(pair.matched_by == "scope" for pair in found.pairs if ":" in pair.name)
     agree(found, ours, theirs)
 
 
@@ -115,9 +115,9 @@ def test_wrappers_around_a_model_without_layers_do_not_matter(tmp_path):
     step = {"fc1:out": np.arange(12, dtype="f4").reshape(3, 4), "fc2:out": np.ones((3, 2), "f4")}
     ours = write(tmp_path / "a", [step])
     theirs = write(tmp_path / "b", [{f"module.{name}": 3 * array for name, array in step.items()}])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     assert pairs_of(found) == {name: f"module.{name}" for name in step}
-    assert {pair.how for pair in found.pairs} == {"scope"}
+    assert {pair.matched_by for pair in found.pairs} == {"scope"}
 
 
 CONVENTIONS = {
@@ -161,7 +161,7 @@ def test_other_conventions_of_naming(tmp_path, convention):
     step = {name: array for name, array in Text(5, 3).padded(HF).items() if ":" not in name or name in names}
     ours = write(tmp_path / "a", [step])
     theirs = write(tmp_path / "b", [renamed(step, names)])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     assert {name: other for name, other in pairs_of(found).items() if ":" in name} == names
     agree(found, ours, theirs)
 
@@ -173,8 +173,8 @@ def test_names_without_meaning_are_matched_by_values_with_low_confidence(tmp_pat
     noisy = {name: array * np.float32(1.0001) if name in HF else array for name, array in step.items()}
     noisy["model.norm:out"] = -noisy["model.norm:out"]  # nothing like it is left
     theirs = write(tmp_path / "b", [renamed(noisy, scrambled)])
-    found = align(ours, theirs)
-    matched = {pair.name: pair for pair in found.pairs if pair.how == "shape and order"}
+    found = align_sides(ours, theirs)
+    matched = {pair.name: pair for pair in found.pairs if pair.matched_by == "shape and order"}
     assert set(matched) == set(HF) - {"model.norm:out"}
     assert all(pair.confidence == 0.5 for pair in matched.values())
     assert all(scrambled[name] == pair.candidate.first.name for name, pair in matched.items())
@@ -185,7 +185,7 @@ def test_shapes_that_nothing_explains_are_told(tmp_path):
     text = Text(5)
     ours = write(tmp_path / "a", [text.padded({f"{LAYER}mlp:out": 8})])
     theirs = write(tmp_path / "b", [text.padded({f"{LAYER}mlp:out": 9})])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     assert [each.reason for each in found.unmatched] == ["shape [1, 5, 8] against [1, 5, 9]"]
 
 
@@ -195,12 +195,12 @@ def test_without_values_only_the_same_layout_can_be_compared(tmp_path):
     same = write(tmp_path / "b", [text.padded({"model.norm:out": 4})], values=False)
     flat = text.packed({"model.norm:out": 4})
     write(tmp_path / "c", [{name: array for name, array in flat.items() if ":" not in name}])
-    pair = align(ours, same).pairs[-1]
+    pair = align_sides(ours, same).pairs[-1]
     assert pair.name == "model.norm:out"
-    assert not pair.kept
-    with CaptureWriter(tmp_path / "c", Header(), parquet=False, resume=True) as writer:
+    assert not pair.has_values
+    with CaptureWriter(tmp_path / "c", CaptureHeader(), parquet=False, resume=True) as writer:
         writer.add(0, place("model.norm:out"), source_from_array(flat["model.norm:out"]))
-    found = align(ours, opened(tmp_path / "c"))
+    found = align_sides(ours, opened(tmp_path / "c"))
     assert ("model.norm:out", "values were not kept") in {
         (each.name, each.reason) for each in found.unmatched
     }
@@ -217,9 +217,9 @@ def test_padding_never_counts(tmp_path, side):
     text = Text(6, 2, 4)
     ours = write(tmp_path / "a", [text.padded(WIDTHS, garbage=1.0)])
     theirs = write(tmp_path / "b", [text.padded(WIDTHS, side=side, garbage=np.nan)])
-    pair_rows = agree(align(ours, theirs), ours, theirs, WIDTHS)
-    assert tokens_of(pair_rows[f"{LAYER}mlp:out"]) == [
-        Token(row, at) for row, length in enumerate((6, 2, 4)) for at in range(length)
+    pair_rows = agree(align_sides(ours, theirs), ours, theirs, WIDTHS)
+    assert row_tokens(pair_rows[f"{LAYER}mlp:out"]) == [
+        TokenPosition(row, at) for row, length in enumerate((6, 2, 4)) for at in range(length)
     ]
 
 
@@ -229,7 +229,7 @@ def test_as_many_tokens_as_numbers_and_one_more_dimension_confuse_nobody(tmp_pat
     made = text.padded({name: 4})
     ours = write(tmp_path / "a", [made])
     theirs = write(tmp_path / "b", [made | {name: made[name][:, None]}])
-    agree(align(ours, theirs), ours, theirs, {name: 4})
+    agree(align_sides(ours, theirs), ours, theirs, {name: 4})
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -240,7 +240,7 @@ def test_a_prefill_against_one_in_chunks(tmp_path, chunk, turned):
     parts = {10 + at: text.padded(WIDTHS, begin=at, end=at + chunk) for at in range(0, 7, chunk)}
     sides = [write(tmp_path / "a", whole), write(tmp_path / "b", parts)]
     ours, theirs = sides[::-1] if turned else sides
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     agree(found, ours, theirs, WIDTHS)
     rows = [len(pair.tokens) for pair in found.pairs if pair.name == f"{LAYER}mlp:out"]
     assert rows == ([min(chunk, 7 - at) for at in range(0, 7, chunk)] if turned else [7])
@@ -252,9 +252,9 @@ def test_tokens_that_differ_end_the_comparison_of_their_sequence(tmp_path):
     steps = [(0, 3), (3, 4), (4, 5), (5, 6)]
     ours = write(tmp_path / "a", [text.padded(WIDTHS, begin=a, end=b) for a, b in steps])
     theirs = write(tmp_path / "b", [other.padded(WIDTHS, begin=a, end=b) for a, b in steps])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     last = [pair for pair in found.pairs if pair.step == 2 and pair.name == f"{LAYER}mlp:out"]
-    assert tokens_of(last[0]) == [Token(0, 4)]
+    assert row_tokens(last[0]) == [TokenPosition(0, 4)]
     assert "sequence 1 was fed token" in found.notes[0]
     assert "at position 4" in found.notes[0]
 
@@ -265,14 +265,14 @@ def test_steps_after_other_tokens_are_not_comparable(tmp_path):
     steps = [(0, 4), (4, 5), (5, 6)]
     ours = write(tmp_path / "a", [text.padded(WIDTHS, begin=a, end=b) for a, b in steps])
     theirs = write(tmp_path / "b", [other.padded(WIDTHS, begin=a, end=b) for a, b in steps])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     assert {pair.step for pair in found.pairs} == {0}
     assert any("not comparable" in each.reason for each in found.unmatched)
 
 
 def test_chosen_tokens_tell_where_no_input_was_captured(tmp_path):
     def generation(folder, chosen):
-        with CaptureWriter(folder, Header(), parquet=False) as writer:
+        with CaptureWriter(folder, CaptureHeader(), parquet=False) as writer:
             for step, token in enumerate(chosen):
                 writer.add(
                     step,
@@ -284,7 +284,7 @@ def test_chosen_tokens_tell_where_no_input_was_captured(tmp_path):
                                    "grown": {}, "sampling": [0.0, 0, 1.0, 0, [], 0]})  # fmt: skip
         return opened(folder)
 
-    found = align(generation(tmp_path / "a", [5, 6, 7, 8]), generation(tmp_path / "b", [5, 9, 7, 8]))
+    found = align_sides(generation(tmp_path / "a", [5, 6, 7, 8]), generation(tmp_path / "b", [5, 9, 7, 8]))
     assert [pair.step for pair in found.pairs] == [0, 1]
     assert "other tokens were chosen at step 1" in found.notes[0]
 
@@ -293,11 +293,11 @@ def test_sequences_in_another_order_and_beams(tmp_path):
     text = Text(5, 4, 3)
     ours = write(tmp_path / "a", [text.padded(WIDTHS)])
     theirs = write(tmp_path / "b", [text.padded(WIDTHS, rows=[2, 0, 1])])
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     agree(found, ours, theirs, WIDTHS)
     assert "matched by their tokens" in found.notes[0]
     beams = write(tmp_path / "c", [text.padded(WIDTHS, rows=[0, 0, 1, 1, 2, 2])])
-    found = align(ours, beams)
+    found = align_sides(ours, beams)
     agree(found, ours, beams, WIDTHS)
     assert "3 other beam or sequences" in found.notes[0]
 
@@ -312,11 +312,13 @@ def test_a_dump_of_tensorrt_llm_against_the_model(tmp_path):
         if name in names:
             np.save(folder / f"{names[name].removesuffix(':out')}-step0.npy", array)
     host = RealHost()
-    dump = open_side(host, parse_side(host, str(tmp_path / "tllm_debug")), Question(), tmp_path / "b")
-    found = align(ours, dump)
+    dump = open_side(
+        host, parse_side(host, str(tmp_path / "tllm_debug")), ComparisonQuestion(), tmp_path / "b"
+    )
+    found = align_sides(ours, dump)
     agree(found, ours, dump, HF)
     assert any("those of the other side are assumed" in note for note in found.notes)
-    order = [pair.name for pair in align(dump, ours).pairs]
+    order = [pair.name for pair in align_sides(dump, ours).pairs]
     assert [name for name in order if "layers" in name] == [
         f"{TRTLLM}input_layernorm", f"{TRTLLM}attention.dense", f"{TRTLLM}post_layernorm", f"{TRTLLM}mlp.fc",
         f"{TRTLLM}mlp.gate", f"{TRTLLM}mlp.proj", f"{TRTLLM}mlp_output",
@@ -336,9 +338,9 @@ def test_masks_are_compared_by_what_they_hide(tmp_path):
     }
     for ours in sides.values():
         for theirs in sides.values():
-            agree(align(ours, theirs), ours, theirs, [name])
+            agree(align_sides(ours, theirs), ours, theirs, [name])
     wrong = write(tmp_path / "wrong", [{**text.padded({}), name: np.where(seen[..., ::-1], 0, -1e9)}])
-    pair = next(pair for pair in align(sides["fp32"], wrong).pairs if pair.name == name)
+    pair = next(pair for pair in align_sides(sides["fp32"], wrong).pairs if pair.name == name)
     assert np.not_equal(*compared(pair, sides["fp32"], wrong)).any()
 
 
@@ -350,16 +352,16 @@ def test_a_mapping_goes_round(tmp_path):
     names = CONVENTIONS["TensorRT-LLM"]
     ours = write(tmp_path / "a", [text.padded(HF)])
     theirs = write(tmp_path / "b", [renamed(text.packed(HF), names)])
-    first = align(ours, theirs)
+    first = align_sides(ours, theirs)
     host = RealHost()
     host.write(str(tmp_path / "map.yaml"), first.mapping.text.encode())
     read = read_mapping(host, str(tmp_path / "map.yaml"))
     assert read == first.mapping
-    again = align(ours, theirs, mapping=read)
+    again = align_sides(ours, theirs, mapping=read)
     assert [(pair.name, pair.candidate.first.name) for pair in again.pairs] == [
         (pair.name, pair.candidate.first.name) for pair in first.pairs
     ]
-    assert all(pair.how == "map" for pair in again.pairs)
+    assert all(pair.matched_by == "map" for pair in again.pairs)
     agree(again, ours, theirs, HF)
 
 
@@ -377,7 +379,9 @@ def test_a_mapping_stands_above_names(tmp_path):
             )
         ],
     )
-    found = align(ours, theirs, mapping=parse_mapping("model.layers.*.mlp:out: z.*.w:out\nx.y:out: null\n"))
+    found = align_sides(
+        ours, theirs, mapping=parse_mapping("model.layers.*.mlp:out: z.*.w:out\nx.y:out: null\n")
+    )
     assert {name: other for name, other in pairs_of(found).items() if ":" in name} == {
         "model.layers.0.mlp:out": "z.0.w:out", "model.layers.1.mlp:out": "z.1.w:out",
     }  # fmt: skip
@@ -398,7 +402,7 @@ def test_a_mapping_stands_above_names(tmp_path):
 def test_mistakes_in_a_mapping_are_told(tmp_path, text, error, told):
     side = write(tmp_path / "a", [Text(3).padded({"model.norm:out": 4})])
     with pytest.raises(error) as raised:
-        align(side, side, mapping=parse_mapping(text))
+        align_sides(side, side, mapping=parse_mapping(text))
     assert told in raised.value.fix
 
 
@@ -410,8 +414,8 @@ def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
     text = Text(9, 5)
     ours = write(tmp_path / "a", [text.padded(WIDTHS)])
     theirs = write(tmp_path / "b", [text.packed(WIDTHS)])
-    pair = next(pair for pair in align(ours, theirs).pairs if pair.name == f"{LAYER}mlp:out")
-    pieces = list(pair_rows.arrays(pair, ours, theirs))
+    pair = next(pair for pair in align_sides(ours, theirs).pairs if pair.name == f"{LAYER}mlp:out")
+    pieces = list(pair_rows.iterate_row_pieces(pair, ours, theirs))
     assert max(one.size for one, _ in pieces) <= 16
     one, other = compared(pair, ours, theirs)
     wanted = np.concatenate(
@@ -436,7 +440,7 @@ def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
     ],
 )
 def test_a_name_is_said_in_words_where_it_has_numbers_of_the_tool(name, said):
-    assert in_words(name) == said
+    assert tensor_in_words(name) == said
 
 
 @pytest.mark.parametrize("exchanged", [False, True])
@@ -448,7 +452,7 @@ def test_calls_of_one_module_are_paired_by_what_they_give(tmp_path, exchanged):
         write(tmp_path / name, [{"model.rotary_emb:out": both[0], "model.rotary_emb#1:out": both[1]}])
         for name, both in (("one", calls), ("two", order))
     ]
-    pair_rows = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    pair_rows = {pair.name: pair.candidate.first.name for pair in align_sides(*sides).pairs}
     twins = ["model.rotary_emb:out", "model.rotary_emb#1:out"]
     assert pair_rows == dict(zip(twins, twins[::-1] if exchanged else twins, strict=True))
 
@@ -460,5 +464,5 @@ def test_calls_that_a_graph_has_as_outputs_of_one_are_paired_by_what_they_give(t
     outputs = [fast, slow] if exchanged else [slow, fast]
     graph = dict(zip(["model.rotary_emb:out", "model.rotary_emb:out[1]"], outputs, strict=True))
     sides = [write(tmp_path / "torch", [torch_calls]), write(tmp_path / "graph", [graph])]
-    pair_rows = {pair.name: pair.candidate.first.name for pair in align(*sides).pairs}
+    pair_rows = {pair.name: pair.candidate.first.name for pair in align_sides(*sides).pairs}
     assert pair_rows == dict(zip(torch_calls, list(graph)[::-1] if exchanged else list(graph), strict=True))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.captures import Text, agree, compared, vectors, write
-from trtdx.compare.align.align import align
+from trtdx.compare.align.align import align_sides
 from trtdx.compare.align.layouts import changed_shape, parse_change
-from trtdx.compare.align.pair_rows import Token, tokens_of
+from trtdx.compare.align.pair_rows import TokenPosition, row_tokens
 from trtdx.errors import InputError
 
 HF, LLM = "model.layers.0.", "transformer.layers.0."
@@ -66,7 +66,7 @@ def test_any_layout_of_the_same_tokens_is_recovered(lengths, heads, size, ours, 
         [other, layout((more.packed if packed else more.padded)({name: heads * size}), name, theirs, heads)],
     )
     # Both texts begin anew, so tokens are told apart by step only: compare the first.
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     pair = next(pair for pair in found.pairs if pair.name == name and pair.step == 0)
     first, second = compared(pair, reference, candidate)
     wanted = np.concatenate(
@@ -74,7 +74,7 @@ def test_any_layout_of_the_same_tokens_is_recovered(lengths, heads, size, ours, 
     )
     assert (first == second).all()
     assert len(first) == sum(lengths)
-    for token, row in zip(tokens_of(pair), first, strict=True):
+    for token, row in zip(row_tokens(pair), first, strict=True):
         at = sum(lengths[: token.sequence]) + token.position
         assert (row == wanted[at]).all()
 
@@ -88,7 +88,7 @@ def test_packed_tokens_are_padded_ones(lengths, told, turned):
         packed["position_ids"] = np.concatenate([np.arange(length) for length in lengths])
     steps = [[text.padded({name: 5}, garbage=np.nan)], [packed]]
     reference, candidate = two(*(steps[::-1] if turned else steps))
-    pair = agree(align(reference, candidate), reference, candidate, [name])[name]
+    pair = agree(align_sides(reference, candidate), reference, candidate, [name])[name]
     assert len(pair.tokens) == sum(lengths)
 
 
@@ -97,7 +97,7 @@ def test_padding_that_was_taken_out_although_the_ids_have_it():
     step = text.padded({name: 4})
     real = {**step, name: step[name][step["attention_mask"] != 0]}
     reference, candidate = two([step], [real])
-    pair = agree(align(reference, candidate), reference, candidate, [name])[name]
+    pair = agree(align_sides(reference, candidate), reference, candidate, [name])[name]
     assert len(pair.tokens) == 7
 
 
@@ -148,7 +148,7 @@ def test_fused_queries_keys_and_values(lengths, kind, groups, each, size, turned
     steps = [[apart_step(text, heads, groups, size)], [fused_step(text, heads, groups, size, order, name)]]
     way = -1 if turned else 1
     reference, candidate = two(*steps[::way], ("", architecture)[::way])
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     names = [f"{name} ({part})" for part in "qkv"] if turned else [Q, K, V]
     agree(found, reference, candidate, names)
     assert not found.notes
@@ -159,7 +159,7 @@ def test_a_fused_tensor_in_the_wrong_order_is_not_aligned_away():
     step = fused_step(text, 2, 2, 4, "blocks", name)
     step[name] = np.concatenate([step[name][:, 8:16], step[name][:, :8], step[name][:, 16:]], 1)  # k | q | v
     reference, candidate = two([apart_step(text, 2, 2, 4)], [step])
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     pairs = {pair.name: pair for pair in found.pairs}
     assert pairs[Q].candidate.changes[0].text == "part q of q:8 k:8 v:8"
     first, second = compared(pairs[Q], reference, candidate)
@@ -173,7 +173,7 @@ def test_the_size_of_a_head_is_needed_for_an_order_by_heads():
     text, name = Text(5), "gpt_neox.layers.0.attention.query_key_value:out"
     step = fused_step(text, 2, 2, 4, "groups", name)
     reference, candidate = two([apart_step(text, 2, 2, 4, cache=False)], [step])
-    reasons = {each.name: each.reason for each in align(reference, candidate).unmatched}
+    reasons = {each.name: each.reason for each in align_sides(reference, candidate).unmatched}
     assert "the size of a head is not known" in reasons[Q]
 
 
@@ -186,11 +186,11 @@ def test_gate_and_up_together(name, parts):
     bare = {key: array for key, array in packed.items() if ":" not in key}
     right = {**bare, name: np.concatenate([packed[part] for part in parts], 1)}
     reference, candidate = two([text.padded({GATE: 6, UP: 6})], [right])
-    agree(align(reference, candidate), reference, candidate, [GATE, UP])
+    agree(align_sides(reference, candidate), reference, candidate, [GATE, UP])
 
     swapped = {**bare, name: np.concatenate([packed[part] for part in parts[::-1]], 1)}
     reference, candidate = two([text.padded({GATE: 6, UP: 6})], [swapped])
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     pair = next(pair for pair in found.pairs if pair.name == GATE)
     first, second = compared(pair, reference, candidate)
     assert np.abs(first - second).max() > 1
@@ -209,7 +209,7 @@ def test_tensors_of_the_same_name_and_shape_are_compared_as_they_are(wrong):
         "rows": ours[Q][::-1],
     }[wrong]
     reference, candidate = two([ours], [theirs])
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     pair = next(pair for pair in found.pairs if pair.name == Q)
     assert not pair.candidate.changes
     first, second = compared(pair, reference, candidate)
@@ -221,7 +221,7 @@ def test_gate_and_up_swapped_under_their_own_names_stay_swapped():
     text = Text(4)
     ours = text.padded({GATE: 6, UP: 6})
     reference, candidate = two([ours], [{**ours, GATE: ours[UP], UP: ours[GATE]}])
-    assert {pair.name: pair.candidate.first.name for pair in align(reference, candidate).pairs if ":" in pair.name} == {
+    assert {pair.name: pair.candidate.first.name for pair in align_sides(reference, candidate).pairs if ":" in pair.name} == {
         GATE: GATE, UP: UP,
     }  # fmt: skip
 
@@ -235,7 +235,7 @@ def test_a_padded_vocabulary(turned):
         "lm_head:out": np.pad(step["lm_head:out"], ((0, 0), (0, 0), (0, 6)), constant_values=-1e9),
     }
     reference, candidate = two(*([[padded], [step]] if turned else [[step], [padded]]))
-    pair = agree(align(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
+    pair = agree(align_sides(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
     assert (pair.reference if turned else pair.candidate).after[0].text == "columns 0:10"
 
 
@@ -250,8 +250,8 @@ def test_logits_of_the_last_token_only(side, flat, turned):
     )
     less = {**step, "lm_head:out": last if flat else last[:, None]}
     reference, candidate = two(*([[less], [step]] if turned else [[step], [less]]))
-    pair = agree(align(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
-    assert tokens_of(pair) == [Token(0, 3), Token(1, 1), Token(2, 2)]
+    pair = agree(align_sides(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
+    assert row_tokens(pair) == [TokenPosition(0, 3), TokenPosition(1, 1), TokenPosition(2, 2)]
 
 
 def test_transposed_weights_and_ones_in_shapes():
@@ -267,7 +267,7 @@ def test_transposed_weights_and_ones_in_shapes():
             }
         ],
     )
-    found = align(reference, candidate)
+    found = align_sides(reference, candidate)
     agree(found, reference, candidate, ["model.layers.0.mlp.up_proj.weight", "x.table:out"])
     square = next(pair for pair in found.pairs if pair.name == "y.square.weight")
     assert not square.candidate.changes  # its shape tells nothing, so it is compared as it is

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.captures import Text, agree, compared, vectors, write, write_ranks
-from trtdx.compare.align.align import align
+from trtdx.compare.align.align import align_sides
 from trtdx.compare.align.mapping import parse_mapping
-from trtdx.compare.align.pair_rows import tokens_of
+from trtdx.compare.align.pair_rows import row_tokens
 
 HF, LLM = "model.layers.0.", "transformer.layers.0."
 Q, K, V = (f"{HF}self_attn.{part}_proj:out" for part in "qkv")
@@ -53,7 +53,7 @@ def test_shards_are_merged_as_their_layer_demands(folders, count, lengths, width
     step = (text.packed if packed else text.padded)(widths)
     ours = write(folder / "a", [text.padded(widths)])
     theirs = write_ranks(folder / "b", ranks_of(step, count, ways=ways))
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     pairs = agree(found, ours, theirs, widths)
     joins = {name: pairs[name].candidate.join for name in widths}
     some = {"": "", "cut": "concatenate -1", "sum": "sum"} if count > 1 else {}
@@ -67,7 +67,7 @@ def test_shards_in_the_wrong_order_are_told_and_not_put_right(tmp_path):
     ranks = ranks_of(step, 2, ways={Q: "cut", K: "cut"})
     ranks[0][0][Q], ranks[1][0][Q] = ranks[1][0][Q], ranks[0][0][Q]
     theirs = write_ranks(tmp_path / "b", ranks)
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     pair = next(pair for pair in found.pairs if pair.name == Q)
     assert [record.rank for record in pair.candidate.records] == [0, 1]
     assert "the values fit ranks in the order 1 0 instead of 0 1 only" in pair.note
@@ -82,7 +82,7 @@ def test_a_rank_whose_copy_differs_is_told(tmp_path):
     ranks = [[dict(step)] for _ in range(4)]
     ranks[0][0]["model.norm:out"] = step["model.norm:out"] + 1
     theirs = write_ranks(tmp_path / "b", ranks)
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     good, odd = (pair for pair in found.pairs if pair.name == "model.norm:out")
     assert (good.candidate.first.rank, odd.candidate.first.rank) == (1, 0)
     assert odd.note == "rank 0 holds other values than rank 1"
@@ -100,7 +100,7 @@ def test_partial_sums_that_do_not_add_up_stay_wrong(tmp_path, fault):
     else:
         ranks = [[{**rank[0], OUT: rank[0][OUT] + 1}] for rank in ranks]
     theirs = write_ranks(tmp_path / "b", ranks)
-    pair = next(pair for pair in align(ours, theirs).pairs if pair.name == OUT)
+    pair = next(pair for pair in align_sides(ours, theirs).pairs if pair.name == OUT)
     assert pair.candidate.join == "sum"
     first, second = compared(pair, ours, theirs)
     assert np.abs(first - second).max() > 0.5
@@ -115,7 +115,7 @@ def test_sums_without_an_exchange_are_wrong_where_copies_should_be(tmp_path, see
     ours = write(tmp_path / "a", [step])
     ways = {OUT: "sum", other: "sum"} if seen == "around" else {OUT: "sum"}
     theirs = write_ranks(tmp_path / "b", ranks_of(step, 2, ways=ways))
-    wrong = [pair for pair in align(ours, theirs).pairs if pair.name == OUT]
+    wrong = [pair for pair in align_sides(ours, theirs).pairs if pair.name == OUT]
     assert [(pair.candidate.join, pair.candidate.first.rank) for pair in wrong] == [("", 0), ("", 1)]
     assert all(np.abs(np.subtract(*compared(pair, ours, theirs))).max() > 0.5 for pair in wrong)
 
@@ -126,7 +126,7 @@ def test_sums_that_are_exchanged_later_are_added(tmp_path):
     step[around] = step[OUT]
     ours = write(tmp_path / "a", [step])
     theirs = write_ranks(tmp_path / "b", ranks_of(step, 2, ways={OUT: "sum"}))
-    assert agree(align(ours, theirs), ours, theirs, [OUT, around])[OUT].candidate.join == "sum"
+    assert agree(align_sides(ours, theirs), ours, theirs, [OUT, around])[OUT].candidate.join == "sum"
 
 
 @pytest.mark.parametrize("order", ["blocks", "groups"])
@@ -145,7 +145,7 @@ def test_fused_tensors_in_shards(tmp_path, order):
             parts = [np.concatenate([part.reshape(8, 2, -1) for part in parts], 2).reshape(8, -1)]
         ranks.append([{**bare, name: np.concatenate(parts, 1)}])
     ours, theirs = write(tmp_path / "a", [step]), write_ranks(tmp_path / "b", ranks)
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     agree(found, ours, theirs, [Q, K, V])
     assert not found.notes
 
@@ -159,7 +159,7 @@ def test_two_fused_tensors_of_which_one_is_in_shards(tmp_path):
         for rank in (0, 1)
     ]
     ours, theirs = write(tmp_path / "a", [step]), write_ranks(tmp_path / "b", ranks)
-    agree(align(ours, theirs), ours, theirs, [name])
+    agree(align_sides(ours, theirs), ours, theirs, [name])
 
 
 def test_key_heads_that_several_ranks_hold(tmp_path):
@@ -168,7 +168,7 @@ def test_key_heads_that_several_ranks_hold(tmp_path):
     theirs = write_ranks(
         tmp_path / "b", [[{**step, K: step[K][..., rank // 2 * 4 :][..., :4].copy()}] for rank in range(4)]
     )
-    pair = agree(align(ours, theirs), ours, theirs, [K])[K]
+    pair = agree(align_sides(ours, theirs), ours, theirs, [K])[K]
     assert [record.rank for record in pair.candidate.records] == [0, 2]
 
 
@@ -177,7 +177,7 @@ def test_shards_on_both_sides(tmp_path):
     ways = {Q: "cut", OUT: "sum"}
     ours = write_ranks(tmp_path / "a", ranks_of(step, 2, ways=ways))
     theirs = write_ranks(tmp_path / "b", ranks_of(step, 4, ways=ways))
-    agree(align(ours, theirs), ours, theirs, [Q, OUT, "model.norm:out"])
+    agree(align_sides(ours, theirs), ours, theirs, [Q, OUT, "model.norm:out"])
 
 
 def test_shards_of_a_padded_vocabulary(tmp_path):
@@ -185,7 +185,7 @@ def test_shards_of_a_padded_vocabulary(tmp_path):
     padded = {**step, "lm_head:out": np.pad(step["lm_head:out"], ((0, 0), (0, 0), (0, 6)))}
     ours = write(tmp_path / "a", [step])
     theirs = write_ranks(tmp_path / "b", ranks_of(padded, 4, ways={"lm_head:out": "cut"}))
-    agree(align(ours, theirs), ours, theirs, ["lm_head:out"])
+    agree(align_sides(ours, theirs), ours, theirs, ["lm_head:out"])
 
 
 def test_shards_of_weights(tmp_path):
@@ -195,7 +195,7 @@ def test_shards_of_weights(tmp_path):
     for axis in (0, 1):
         parts = np.split(weight, 2, axis)
         theirs = write_ranks(tmp_path / f"b{axis}", [[{name: np.ascontiguousarray(part)}] for part in parts])
-        pair = agree(align(ours, theirs), ours, theirs, [name])[name]
+        pair = agree(align_sides(ours, theirs), ours, theirs, [name])[name]
         assert pair.candidate.join == f"concatenate {axis}"
 
 
@@ -215,7 +215,7 @@ def test_stages_of_a_pipeline(tmp_path, local):
         }
         ranks.append([{**bare, **mine}])
     theirs = write_ranks(tmp_path / "b", ranks)
-    found = align(ours, theirs)
+    found = align_sides(ours, theirs)
     pairs = agree(found, ours, theirs, names)
     assert [pairs[name].candidate.first.rank for name in names] == [0, 0, 1, 1]
     assert bool(found.notes) == local
@@ -249,10 +249,10 @@ def test_a_cache_in_pages(tmp_path, heads_first, count, named):
             theirs[rank].append({**bare, **told})
     reference, candidate = write(tmp_path / "a", ours), write_ranks(tmp_path / "b", theirs)
     mapping = None if named else parse_mapping(f"'{cache}': key_pages.0 | pages my_table")
-    found = align(reference, candidate, mapping=mapping)
+    found = align_sides(reference, candidate, mapping=mapping)
     agree(found, reference, candidate, [cache])
     pairs = [pair for pair in found.pairs if pair.name == cache]
-    assert [len(tokens_of(pair)) for pair in pairs] == [6, 4]
+    assert [len(row_tokens(pair)) for pair in pairs] == [6, 4]
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -263,7 +263,7 @@ def test_ranks_that_hold_some_of_the_tokens_each(tmp_path, packed):
         [{**step, name: np.ascontiguousarray(part)}] for part in np.split(step[name], [4], 0 if packed else 1)
     ]
     ours, theirs = write(tmp_path / "a", [text.padded({name: 4})]), write_ranks(tmp_path / "b", ranks)
-    pair = agree(align(ours, theirs), ours, theirs, [name])[name]
+    pair = agree(align_sides(ours, theirs), ours, theirs, [name])[name]
     assert len(pair.tokens) == 12
     assert pair.candidate.join == "tokens"
 
@@ -287,13 +287,13 @@ def test_a_mapping_of_shards_and_parts_goes_round(tmp_path, packed):
             [{**bare, **{name: array[real] if packed else array.copy() for name, array in here.items()}}]
         )
     ours, theirs = write(tmp_path / "a", [step]), write_ranks(tmp_path / "b", ranks)
-    first = align(ours, theirs)
+    first = align_sides(ours, theirs)
     agree(first, ours, theirs, widths)
     mapping = parse_mapping(first.mapping.text)
     assert mapping == first.mapping
-    again = align(ours, theirs, mapping=mapping)
+    again = align_sides(ours, theirs, mapping=mapping)
     agree(again, ours, theirs, widths)
-    assert all(pair.how == "map" for pair in again.pairs)
+    assert all(pair.matched_by == "map" for pair in again.pairs)
     assert again.mapping == mapping
 
 
@@ -303,11 +303,11 @@ def test_tokens_inside_experts_are_compared_only_in_the_same_order(tmp_path):
     step = {**step, router: np.array([[0, 1], [1, 2], [0, 2], [2, 1]]), inner: np.arange(24.0).reshape(8, 3)}
     ours = write(tmp_path / "a", [step], engine="torch")
     same = write(tmp_path / "b", [step], engine="torch")
-    assert inner in agree(align(ours, same), ours, same)
+    assert inner in agree(align_sides(ours, same), ours, same)
     for name, other, engine in (
         ("c", {**step, router: step[router][::-1]}, "torch"),
         ("d", step, "onnxruntime"),
     ):
         theirs = write(tmp_path / name, [other], engine=engine)
-        reasons = {each.name: each.reason for each in align(ours, theirs).unmatched}
+        reasons = {each.name: each.reason for each in align_sides(ours, theirs).unmatched}
         assert "in the order of their experts" in reasons[inner]

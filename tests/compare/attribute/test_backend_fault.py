@@ -22,7 +22,7 @@ pytest.importorskip("onnxruntime")
 
 MOST_S = 1800
 PROBE = """
-from trtdx.compare.attribute.ideas.quantization import backend_saturates
+from trtdx.compare.attribute.mistakes.quantization import backend_saturates
 print(backend_saturates())
 """
 

@@ -25,17 +25,17 @@ from support.planted_faults import (
     suspect_of,
     weight,
 )
-from trtdx.compare.attribute import attribute, degree, run
+from trtdx.compare.attribute import explanation_degree, find_causes, run
 from trtdx.compare.attribute.effort import Effort, parse_effort
-from trtdx.compare.attribute.files.weight_changes import change_of
-from trtdx.compare.attribute.ideas.config_settings import Setting
+from trtdx.compare.attribute.files.weight_changes import classify_weight_change
+from trtdx.compare.attribute.mistakes.config_settings import SettingDifference
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question
+from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 
 torch = sys.modules["torch"]
-QUESTION = Question(prompts=((5, 17, 42, 9, 8, 7, 23, 31, 64, 2),), new_tokens=2)
+QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7, 23, 31, 64, 2),), new_tokens=2)
 
 
 def softmax_over(axis):
@@ -200,8 +200,8 @@ CASES = {
 def test_a_planted_mistake_is_named(name):
     code, kind, path, plant, says = CASES[name]
     inner = ("model.layers.0:in",) if path == "model" else ()
-    found = attribute(suspect_of(decoder(kind), path, plant, inner=inner))
-    assert (found[0].code, degree(found)) == (code, "explained"), found[:3]
+    found = find_causes(suspect_of(decoder(kind), path, plant, inner=inner))
+    assert (found[0].code, explanation_degree(found)) == (code, "explained"), found[:3]
     assert says in " ".join(found[0].values.values())
 
 
@@ -209,7 +209,7 @@ def test_a_planted_mistake_is_named(name):
 def test_a_constant_far_from_all_inputs_is_no_zero_point(held):
     path = f"{M}.shared_expert_gate"
     plant = output(path, lambda _, made: torch.full_like(made, held))
-    found = attribute(suspect_of(decoder("qwen2_moe"), path, plant))
+    found = find_causes(suspect_of(decoder("qwen2_moe"), path, plant))
     assert "DX950" not in [each.code for each in found if each.share > 0.5]
 
 
@@ -235,7 +235,7 @@ def test_sinks_that_are_left_out_are_named():
     reference = decoder("gpt_oss")
     with torch.no_grad():
         reference.get_submodule(A).sinks.fill_(1.5)
-    assert attribute(suspect_of(reference, A, without))[0].code == "DX934"
+    assert find_causes(suspect_of(reference, A, without))[0].code == "DX934"
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_another_multiplier_of_residual_branches_is_named_without_a_config(found
         with patched(model.get_submodule(L), residual_multiplier=found):
             yield
 
-    told = attribute(suspect_of(decoder("granite"), L, plant))
+    told = find_causes(suspect_of(decoder("granite"), L, plant))
     assert (told[0].code, told[0].values["what"]) == ("DX928", f"what its parts give is added {says}")
 
 
@@ -266,7 +266,7 @@ def test_keys_and_values_of_another_layer_are_named():
 
     suspect = suspect_of(model, A, eager(swapped), step=1)
     cache = {name: each for name, each in other.items() if name.startswith("past.")}
-    found = attribute(suspect._replace(candidate_inputs={**suspect.candidate_inputs, **cache}))
+    found = find_causes(suspect._replace(candidate_inputs={**suspect.candidate_inputs, **cache}))
     assert found[0].code == "DX954"
     assert "of layer 0" in found[0].values["what"]
 
@@ -304,7 +304,7 @@ def test_a_setting_that_the_configs_state_differently_is_the_cause(
 
 
 def test_a_rotary_setting_says_what_differs_in_it():
-    setting = Setting(
+    setting = SettingDifference(
         "rope_parameters",
         {"rope_type": "default", "rope_theta": 1e4},
         {"rope_type": "default", "rope_theta": 5e5},
@@ -341,10 +341,10 @@ def test_a_tolerated_step_alone_stays_a_warning(book, tmp_path):
 def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
     from types import SimpleNamespace
 
-    from trtdx.compare.attribute.scalar_fit import best
+    from trtdx.compare.attribute.scalar_fit import fit_scalar
 
     bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
-    assert best(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
+    assert fit_scalar(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 
 def test_a_residual_of_an_earlier_layer_is_named():
@@ -366,7 +366,7 @@ def test_a_residual_of_an_earlier_layer_is_named():
 
 def test_a_part_inside_a_module_is_named_where_it_is_what_is_wrong():
     plant = weight(f"{A}.o_proj", lambda held, _: held.T)
-    found = attribute(suspect_of(decoder("llama"), A, plant))
+    found = find_causes(suspect_of(decoder("llama"), A, plant))
     assert (found[0].code, found[0].values["module"]) == ("DX982", f"{A}.o_proj")
 
 
@@ -420,7 +420,7 @@ def test_a_model_that_is_not_finite_on_both_sides_is_an_error(book, tmp_path):
 
 def changed(change):
     own = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
-    return change_of("weight", own, change(own.clone()))
+    return classify_weight_change("weight", own, change(own.clone()))
 
 
 def test_what_was_done_to_a_weight_is_read_from_it():
@@ -436,17 +436,17 @@ def test_what_was_done_to_a_weight_is_read_from_it():
 def test_another_weight_of_a_norm_is_not_called_half_smoothed():
     weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.7, 1.1, 0.9, 1.4])
     for other in (torch.ones(8), weight + 1, weight.flip(0)):  # lost, one added, of another channel each
-        assert change_of("weight", weight, other) is None
-        assert change_of("weight", weight[:, None], other[:, None]) is None
+        assert classify_weight_change("weight", weight, other) is None
+        assert classify_weight_change("weight", weight[:, None], other[:, None]) is None
 
 
 def test_zero_weights_of_a_norm_that_adds_one_are_left_to_the_norms_own_causes():
-    assert change_of("weight", torch.rand(8), torch.zeros(8), plus=1.0) is None
-    assert change_of("weight", torch.rand(8), torch.zeros(8)).code == "DX933"
+    assert classify_weight_change("weight", torch.rand(8), torch.zeros(8), plus=1.0) is None
+    assert classify_weight_change("weight", torch.rand(8), torch.zeros(8)).code == "DX933"
 
 
 def test_a_stated_interleaving_is_named_as_the_rotary_layout():
-    setting = Setting("rope_interleave", True, False)
+    setting = SettingDifference("rope_interleave", True, False)
     assert setting.code == "DX961"
     assert (setting.values["expected"], setting.values["found"]) == ("interleaved", "in halves")
 
@@ -459,7 +459,7 @@ def test_a_mistake_inside_an_idea_is_told_and_ends_that_family_alone(monkeypatch
     monkeypatch.setattr(run, "STRICT", False)
     monkeypatch.setitem(run.FAMILIES, "rotary", broken)
     untried: list[str] = []
-    found = attribute(
+    found = find_causes(
         suspect_of(decoder("llama"), f"{A}.v_proj", CASES["a weight that is zero"][3]), untried=untried
     )
     assert found[0].code == "DX933"
@@ -473,13 +473,13 @@ def test_the_tests_themselves_fail_on_such_a_mistake(monkeypatch):
 
     monkeypatch.setitem(run.FAMILIES, "rotary", broken)
     with pytest.raises(KeyError):
-        attribute(suspect_of(decoder("llama"), f"{A}.v_proj", CASES["a weight that is zero"][3]))
+        find_causes(suspect_of(decoder("llama"), f"{A}.v_proj", CASES["a weight that is zero"][3]))
 
 
 def test_when_the_time_is_over_what_was_left_out_is_told():
     untried: list[str] = []
     plant = CASES["softmax over heads"][3]
-    attribute(suspect_of(decoder("llama"), A, plant), effort=Effort(-1.0), untried=untried)
+    find_causes(suspect_of(decoder("llama"), A, plant), effort=Effort(-1.0), untried=untried)
     assert "the time was over" in untried[0]
 
 

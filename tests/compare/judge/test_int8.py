@@ -14,12 +14,12 @@ pytest.importorskip("onnxruntime")
 import onnx
 from onnx import numpy_helper
 
-from trtdx.compare.align.weight_names import modules_by_weights
-from trtdx.compare.judge.onnx_cut import Cut
+from trtdx.compare.align.modules_by_weight import modules_by_weights
+from trtdx.compare.judge.cut_graph import CutGraph
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question, Spec
-from trtdx.formats.onnx.dequantise import in_floats
-from trtdx.formats.onnx.names import known_modules
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
+from trtdx.formats.onnx.dequantise import dequantise_graph
+from trtdx.formats.onnx.module_names import known_modules
 from trtdx.host import RealHost
 
 FLOAT = TINY / "model.onnx"
@@ -80,7 +80,7 @@ def asked(book, reference, candidate):
     plan = Plan(
         reference=REFERENCES[reference],
         candidate=f"onnx:{candidate}?threads=1",
-        question=Question(prompts=(PROMPT,)),
+        question=ComparisonQuestion(prompts=(PROMPT,)),
     )
     return compare(RealHost(), plan, book)
 
@@ -138,15 +138,15 @@ def test_a_mistake_in_one_product_is_placed_though_the_file_names_none(book, fil
     assert finding.where.tensor == "model.layers.0.mlp.up_proj:out"
 
 
-@pytest.mark.parametrize("reference", [Spec("hf", str(TINY / "model")), Spec("onnx", str(FLOAT))])
+@pytest.mark.parametrize("reference", [SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(FLOAT))])
 def test_weights_tell_the_modules_of_products(files, reference):
-    made = modules_by_weights(reference, Spec("onnx", str(files["dynamic"])))
+    made = modules_by_weights(reference, SideSpec("onnx", str(files["dynamic"])))
     nodes = onnx.load(files["dynamic"]).graph.node
     found = {node.input[1]: made[node.output[0]] for node in nodes if node.output[0] in made}
     assert found["val_229_quantized"] == "model.layers.0.mlp.up_proj"
     assert found["val_381_quantized"] == "lm_head"
     assert len(set(found.values())) == 15
-    assert not modules_by_weights(reference, Spec("onnx", str(FLOAT))), "it tells them all"
+    assert not modules_by_weights(reference, SideSpec("onnx", str(FLOAT))), "it tells them all"
 
 
 def test_what_is_known_of_a_file_is_known_inside_the_block_only(files):
@@ -154,14 +154,14 @@ def test_what_is_known_of_a_file_is_known_inside_the_block_only(files):
     product = next(node for node in nodes if "val_229_quantized" in node.input)
     names = {product.output[0]: "model.layers.0.mlp.up_proj"}
     with known_modules(files["dynamic"], names):
-        inside = {place.path for place in Cut(files["dynamic"]).value_at}
-    outside = {place.path for place in Cut(files["dynamic"]).value_at}
+        inside = {place.path for place in CutGraph(files["dynamic"]).value_by_place}
+    outside = {place.path for place in CutGraph(files["dynamic"]).value_by_place}
     assert "model.layers.0.mlp.up_proj" in inside - outside
 
 
 def test_a_graph_in_floats_has_no_quantiser_of_what_it_computes(files):
     for kind in ("qdq", "operators"):
-        cut = Cut(files[kind], lambda graph: in_floats(graph, steps=False))
+        cut = CutGraph(files[kind], lambda graph: dequantise_graph(graph, steps=False))
         operators = {node.op_type for node in cut.graph.model.graph}
         assert not operators & {"QuantizeLinear", "QLinearMatMul"}
-        assert all(each.low <= 0 < each.high for each in cut.changed)
+        assert all(each.low <= 0 < each.high for each in cut.change_result)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from support.paths import TINY
-from trtdx.compare.align.weight_names import modules_by_weights
-from trtdx.compare.judge.rewrites import OTHERWISE, Settled
-from trtdx.compare.nouns import Unmatched, Verdict
+from trtdx.compare.align.modules_by_weight import modules_by_weights
+from trtdx.compare.judge.rewrites import REWRITTEN_NOTE, SettledPairs
+from trtdx.compare.nouns import PairVerdict, UnmatchedTensor
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question, Spec
-from trtdx.formats.onnx.graph import Graph
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.module_graph import OnnxGraph
 from trtdx.host import RealHost
 
 onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-QUESTION = Question(prompts=((1, 15, 27, 3, 40, 22),), new_tokens=2)
+QUESTION = ComparisonQuestion(prompts=((1, 15, 27, 3, 40, 22),), new_tokens=2)
 
 
 def saved(path: Path, source: Path = TINY / "model.onnx") -> Path:
@@ -77,9 +77,9 @@ def test_a_healthy_optimised_graph_is_compared_and_no_alarm_is_given(book, files
 
 
 def test_files_without_any_name_of_a_module_have_them_by_their_weights(files):
-    graph = Graph(open_model(files["saved"]))
+    graph = OnnxGraph(open_model(files["saved"]))
     assert not any(graph.scopes), "it tells nothing"
-    found = modules_by_weights(Spec("hf", str(TINY / "model")), Spec("onnx", str(files["saved"])))
+    found = modules_by_weights(SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(files["saved"])))
     assert {"model.norm", "model.embed_tokens", "model.layers.0.self_attn.q_proj"} <= set(found.values())
     assert len(found) == len(set(found.values())) == 21
 
@@ -88,7 +88,7 @@ def test_a_product_whose_weight_is_nobodys_is_the_one_that_is_left(files, tmp_pa
     broken = changed(
         files["saved"], tmp_path / "broken.onnx", "model.layers.0.self_attn.k_proj", np.zeros_like
     )
-    found = modules_by_weights(Spec("hf", str(TINY / "model")), Spec("onnx", str(broken)))
+    found = modules_by_weights(SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(broken)))
     assert "model.layers.0.self_attn.k_proj" in found.values()
 
 
@@ -105,7 +105,7 @@ def test_a_wrong_weight_in_a_file_without_names_is_placed(book, files, tmp_path,
 
 def changed(source: Path, target: Path, module: str, change) -> Path:
     """A file with another weight in a module, which is known by its weight."""
-    names = modules_by_weights(Spec("hf", str(TINY / "model")), Spec("onnx", str(source)))
+    names = modules_by_weights(SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(source)))
     made = next(value for value, each in names.items() if each == module)
     model = onnx.load(source)
     node = next(node for node in model.graph.node if made in node.output)
@@ -239,7 +239,7 @@ def test_a_norm_that_takes_the_mean_away_is_found_whole():
     """Cohere's, written out by an exporter: what enters it is what the mean is taken of."""
     from onnx import helper
 
-    from trtdx.formats.onnx.names import norm_behind
+    from trtdx.formats.onnx.module_names import find_norm_nodes
 
     steps = [
         ("ReduceMean", ["x"], "mean"), ("Sub", ["x", "mean"], "centred"), ("Mul", ["centred", "centred"], "square"),
@@ -255,14 +255,14 @@ def test_a_norm_that_takes_the_mean_away_is_found_whole():
     import onnx_ir
 
     graph = onnx_ir.from_proto(helper.make_model(helper.make_graph(nodes, "norm", *ends, held))).graph
-    inside = norm_behind(graph.node(len(nodes) - 1))
+    inside = find_norm_nodes(graph.node(len(nodes) - 1))
     assert {each.outputs[0].name for each in inside} == {made for _, _, made in steps} - {"y"}
 
 
 @pytest.mark.parametrize("kind", ["fused", "rewritten"])
 def test_a_wrong_weight_before_a_fused_norm_is_placed(book, files, tmp_path, kind):
     module = "model.layers.1.self_attn.o_proj"
-    graph = Graph(open_model(files[kind]))
+    graph = OnnxGraph(open_model(files[kind]))
     node = next(graph.nodes[at] for at, scope in enumerate(graph.scopes) if scope[-1:] == (module,))
     model = onnx.load(files[kind])
     for held in model.graph.initializer:
@@ -297,11 +297,11 @@ def test_logits_that_are_off_are_an_error_though_all_else_was_called_a_rewrite(b
         model.model.layers[1].self_attn.o_proj.weight.mul_(1.5)
 
     def all_taken_back(judged):
-        harmless = [each._replace(verdict=Verdict.UNKNOWN, note=OTHERWISE) for each in judged]
+        harmless = [each._replace(verdict=PairVerdict.UNKNOWN, note=REWRITTEN_NOTE) for each in judged]
         ends = zip(judged, harmless, strict=True)
-        return Settled(
+        return SettledPairs(
             [
-                one._replace(verdict=Verdict.NOISE) if "logits" in one.pair.name else other
+                one._replace(verdict=PairVerdict.NOISE) if "logits" in one.pair.name else other
                 for one, other in ends
             ]
         )
@@ -328,11 +328,13 @@ def test_a_comparison_of_little_does_not_read_as_healthy(book, files, monkeypatc
     def few(*sides, **more):
         found = real(*sides, **more)
         lost = [each for each in found.pairs if "logits" not in each.name]
-        found.unmatched[:] = [Unmatched("reference", each.name, each.step, "no such tensor") for each in lost]
+        found.unmatched[:] = [
+            UnmatchedTensor("reference", each.name, each.step, "no such tensor") for each in lost
+        ]
         found.pairs[:] = [each for each in found.pairs if "logits" in each.name]
         return found
 
-    real = run.align
+    real = run.align_sides
     monkeypatch.setattr(run, "align", few)
     report = asked(book, f"hf:{TINY / 'model'}", f"onnx:{files['saved']}")
     assert report.summary.text.startswith(

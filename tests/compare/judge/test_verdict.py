@@ -6,16 +6,22 @@ import numpy as np
 import pytest
 
 from support.verdict_pairs import runs_of, wrong
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.align.align import align
-from trtdx.compare.judge.error_model import accumulated, role, rounding
-from trtdx.compare.judge.metrics import is_same, measure
-from trtdx.compare.judge.noise_limits import LOCAL_ALIKE, Limits, is_rounding_elsewhere, limits_for, weigh
+from trtdx.compare.align.align import align_sides
+from trtdx.compare.judge.error_model import accumulated_error, dtype_rounding_error, tensor_role
+from trtdx.compare.judge.metrics import has_same_hash, measure_pair
+from trtdx.compare.judge.noise_limits import (
+    LOCAL_ALIKE,
+    NoiseLimits,
+    is_rounding_elsewhere,
+    limits_for,
+    weigh_error,
+)
 from trtdx.compare.judge.tolerance import Tolerances
-from trtdx.compare.judge.verdict import judge
-from trtdx.compare.nouns import Verdict
-from trtdx.compare.sides.side import Question, Side, Spec
+from trtdx.compare.judge.verdict import judge_pairs
+from trtdx.compare.nouns import PairVerdict
+from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec
 from trtdx.tensors.statistics import source_from_array
 from trtdx.tensors.taps import Place
 
@@ -25,13 +31,13 @@ rng = np.random.default_rng(1)
 
 def capture(folder, tensors, engine="torch"):
     """Write a capture of one step: module outputs in their order."""
-    with CaptureWriter(folder, Header(run="made", engine=engine), parquet=False) as writer:
+    with CaptureWriter(folder, CaptureHeader(run="made", engine=engine), parquet=False) as writer:
         ids = source_from_array(np.arange(TOKENS)[None])
         writer.add(0, Place("", "in", 0, "input_ids", "Input", "input_ids"), ids, values=True)
         for name, array in tensors.items():
             path, _, port = name.partition(":")
             writer.add(0, Place(path, port, 0, "", "Module"), source_from_array(array), values=True)
-    return Side(Spec("capture", str(folder)), folder)
+    return Side(SideSpec("capture", str(folder)), folder)
 
 
 def stack(noise=0.0, mistake=None, dtype="float32"):
@@ -52,23 +58,23 @@ def stack(noise=0.0, mistake=None, dtype="float32"):
 
 def compared(tmp_path, ours, theirs, **more):
     one, other = capture(tmp_path / "a", ours), capture(tmp_path / "b", theirs)
-    pairs = align(one, other).pairs
-    runs = runs_of(one, other, tmp_path / "runs", question=Question())
-    return judge(pairs, one, other, runs=runs, **more)
+    pairs = align_sides(one, other).pairs
+    runs = runs_of(one, other, tmp_path / "runs", question=ComparisonQuestion())
+    return judge_pairs(pairs, one, other, runs=runs, **more)
 
 
 def test_a_capture_is_the_same_as_itself_without_a_value_read(tmp_path):
     one, other = capture(tmp_path / "a", stack()), capture(tmp_path / "b", stack())
-    pairs = align(one, other).pairs
+    pairs = align_sides(one, other).pairs
     for each in tmp_path.glob("*/rank0.values"):
         each.write_bytes(b"")
-    assert all(is_same(pair) for pair in pairs)
+    assert all(has_same_hash(pair) for pair in pairs)
 
 
 @pytest.mark.parametrize("noise", [1e-7, 1e-6])
 def test_noise_of_the_type_is_no_mistake(tmp_path, noise):
     judged = compared(tmp_path, stack(), stack(noise))
-    assert {each.verdict for each in judged} <= {Verdict.SAME, Verdict.NOISE}
+    assert {each.verdict for each in judged} <= {PairVerdict.SAME, PairVerdict.NOISE}
 
 
 def test_the_first_jump_is_wrong_and_what_follows_is_poisoned(tmp_path):
@@ -77,7 +83,7 @@ def test_the_first_jump_is_wrong_and_what_follows_is_poisoned(tmp_path):
     assert first.pair.name == "model.layers.3.mlp:out"
     assert first.basis.startswith("error model")
     later = [each for each in judged if each.pair.position > first.pair.position]
-    assert Verdict.POISONED in {each.verdict for each in later}
+    assert PairVerdict.POISONED in {each.verdict for each in later}
     assert len(wrong(judged)) == 1
 
 
@@ -114,8 +120,8 @@ def test_integers_and_masks_have_to_be_equal(tmp_path):
 
     judged = compared(tmp_path, made(0, -1e9), made(1, np.finfo("f4").min))
     verdicts = {each.pair.name: each.verdict for each in judged}
-    assert verdicts["model.position_ids:in"] is Verdict.WRONG
-    assert verdicts["model.mask:in"] is Verdict.SAME, "how far down a mask presses does not matter"
+    assert verdicts["model.position_ids:in"] is PairVerdict.WRONG
+    assert verdicts["model.mask:in"] is PairVerdict.SAME, "how far down a mask presses does not matter"
 
 
 def test_a_tolerance_of_the_user_is_taken_at_its_word(tmp_path):
@@ -129,18 +135,18 @@ def test_a_tolerance_of_the_user_is_taken_at_its_word(tmp_path):
 
 def test_statistics_alone_never_acquit(tmp_path):
     def left_out(folder, tensors):
-        with CaptureWriter(folder, Header(engine="torch"), parquet=False) as writer:
+        with CaptureWriter(folder, CaptureHeader(engine="torch"), parquet=False) as writer:
             for name, array in tensors.items():
                 path, _, port = name.partition(":")
                 writer.add(0, Place(path, port, 0, "", "M"), source_from_array(array), values=False)
-        return Side(Spec("capture", str(folder)), folder)
+        return Side(SideSpec("capture", str(folder)), folder)
 
     one = left_out(tmp_path / "a", stack())
     other = left_out(tmp_path / "b", stack(1e-7, ("model.layers.3.mlp", lambda state: state * 1.5)))
-    runs = runs_of(one, other, tmp_path / "runs", question=Question())
-    judged = judge(align(one, other).pairs, one, other, runs=runs)
+    runs = runs_of(one, other, tmp_path / "runs", question=ComparisonQuestion())
+    judged = judge_pairs(align_sides(one, other).pairs, one, other, runs=runs)
     if judged:  # an alignment may leave out what has no values
-        assert Verdict.NOISE not in {each.verdict for each in judged}
+        assert PairVerdict.NOISE not in {each.verdict for each in judged}
 
 
 def test_logits_tell_which_token_is_chosen(tmp_path):
@@ -151,8 +157,8 @@ def test_logits_tell_which_token_is_chosen(tmp_path):
         capture(tmp_path / "a", {"lm_head:out": ours}),
         capture(tmp_path / "b", {"lm_head:out": theirs}),
     )
-    pair = next(each for each in align(one, other).pairs if each.name == "lm_head:out")
-    logits = measure(pair, one, other, logits=True).logits
+    pair = next(each for each in align_sides(one, other).pairs if each.name == "lm_head:out")
+    logits = measure_pair(pair, one, other, logits=True).logits
     assert logits.rows == TOKENS
     assert logits.top1 == pytest.approx(1 - 1 / TOKENS)
     assert logits.kl_max > 0.5 > logits.kl_mean
@@ -164,7 +170,9 @@ def measured(tmp_path, name, ours, theirs):
         capture(tmp_path / f"{name}a", {"x:out": ours}),
         capture(tmp_path / f"{name}b", {"x:out": theirs}),
     )
-    return measure(next(each for each in align(one, other).pairs if each.name == "x:out"), one, other)
+    return measure_pair(
+        next(each for each in align_sides(one, other).pairs if each.name == "x:out"), one, other
+    )
 
 
 def test_the_ratio_of_an_honest_run_is_one_and_a_louder_row_stands_out(tmp_path):
@@ -174,14 +182,14 @@ def test_the_ratio_of_an_honest_run_is_one_and_a_louder_row_stands_out(tmp_path)
     loud = fine.copy()
     loud[0, 5] = truth[0, 5] + 5e-3 * rng.standard_normal(WIDTH)
     expected = measured(tmp_path, "h", truth, honest)
-    healthy = weigh(measured(tmp_path, "f", truth, fine), [expected], "bfloat16", LOCAL_ALIKE, chance=6)
-    assert not healthy.wrong
+    healthy = weigh_error(measured(tmp_path, "f", truth, fine), [expected], "bfloat16", LOCAL_ALIKE, chance=6)
+    assert not healthy.is_wrong
     louder = measured(tmp_path, "l", truth, loud)
-    assert not weigh(louder, [expected], "float8_e4m3fn", LOCAL_ALIKE, chance=6).wrong, (
+    assert not weigh_error(louder, [expected], "float8_e4m3fn", LOCAL_ALIKE, chance=6).is_wrong, (
         "its own rounding is louder"
     )
-    found = weigh(louder, [expected], "float16", LOCAL_ALIKE, chance=6)
-    assert found.wrong
+    found = weigh_error(louder, [expected], "float16", LOCAL_ALIKE, chance=6)
+    assert found.is_wrong
     assert found.rows == (5,)
 
 
@@ -190,14 +198,14 @@ def test_code_that_rounds_more_often_in_every_layer_is_no_mistake(tmp_path):
     honest = measured(tmp_path, "h", truth, truth + 1e-3 * rng.standard_normal(truth.shape))
     noisier = measured(tmp_path, "n", truth, truth + 2e-3 * rng.standard_normal(truth.shape))
     scaled = measured(tmp_path, "s", truth, truth * 1.002)
-    limits = Limits(1.2, 1.35)
-    found = weigh(noisier, [honest], "float32", limits, chance=6)
-    assert found.wrong
+    limits = NoiseLimits(1.2, 1.35)
+    found = weigh_error(noisier, [honest], "float32", limits, chance=6)
+    assert found.is_wrong
     assert is_rounding_elsewhere(found, [2.0, 2.1])
     assert not is_rounding_elsewhere(found, [1.0, 1.0]), "it is louder here than in other layers"
     assert not is_rounding_elsewhere(found, [])
-    leaning = weigh(scaled, [honest], "float32", limits, chance=6)
-    assert leaning.wrong
+    leaning = weigh_error(scaled, [honest], "float32", limits, chance=6)
+    assert leaning.is_wrong
     assert not is_rounding_elsewhere(leaning, [2.0, 2.0]), "rounding does not lean with the values"
 
 
@@ -211,7 +219,11 @@ def test_limits_widen_where_honest_runs_do():
 
 
 def test_errors_grow_with_type_and_length():
-    assert rounding("bfloat16") / rounding("float16") == 8
-    assert rounding("int64") == 0
-    assert accumulated("float32", 4096) > accumulated("float32", 64) > rounding("float32")
-    assert role("model.layers.12.mlp:out") == role("model.layers.3.mlp:out")
+    assert dtype_rounding_error("bfloat16") / dtype_rounding_error("float16") == 8
+    assert dtype_rounding_error("int64") == 0
+    assert (
+        accumulated_error("float32", 4096)
+        > accumulated_error("float32", 64)
+        > dtype_rounding_error("float32")
+    )
+    assert tensor_role("model.layers.12.mlp:out") == tensor_role("model.layers.3.mlp:out")

@@ -11,19 +11,19 @@ pytest.importorskip("transformers")
 
 
 from support.verdict_pairs import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, side, wrong
-from trtdx.compare.judge.quantised import How, Quantised
-from trtdx.compare.judge.verdict import judge
-from trtdx.compare.nouns import Verdict
-from trtdx.compare.sides.side import Question, Spec
+from trtdx.compare.judge.quantised_modules import QuantisationScheme, QuantisedModules
+from trtdx.compare.judge.verdict import judge_pairs
+from trtdx.compare.nouns import PairVerdict
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 
 LAYER = "model.layers.1"
-TWO_STEPS = Question(prompts=QUESTION.prompts, new_tokens=2)
+TWO_STEPS = ComparisonQuestion(prompts=QUESTION.prompts, new_tokens=2)
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    return side(Spec("hf", str(save_llama(folder / "model")), ALONE), folder / "reference")
+    return side(SideSpec("hf", str(save_llama(folder / "model")), ALONE), folder / "reference")
 
 
 @pytest.fixture
@@ -33,11 +33,13 @@ def against(reference, tmp_path):
     def judged(
         mistake=lambda model: None, dtype="bfloat16", *, only_local=True, attention="eager", quantised=None
     ):
-        spec = Spec("hf", reference.spec.path, {"dtype": dtype, "attention": attention} | ALONE)
+        spec = SideSpec("hf", reference.spec.path, {"dtype": dtype, "attention": attention} | ALONE)
         candidate = mistaken(spec, tmp_path / "candidate", mistake, forced=reference.tokens())
         runs = runs_of(reference, candidate, tmp_path / "runs")
         runs._quantised = quantised
-        return judge(pairs_of(reference, candidate), reference, candidate, runs=runs, only_local=only_local)
+        return judge_pairs(
+            pairs_of(reference, candidate), reference, candidate, runs=runs, only_local=only_local
+        )
 
     return judged
 
@@ -122,7 +124,7 @@ def test_a_small_mistake_is_found_where_it_is_made(against, mistake, tensor):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_another_type_and_attention_kernel_are_healthy(against, dtype):
     judged = against(dtype=dtype, only_local=False)
-    assert {each.verdict for each in judged} == {Verdict.SAME, Verdict.NOISE}
+    assert {each.verdict for each in judged} == {PairVerdict.SAME, PairVerdict.NOISE}
 
 
 @pytest.mark.parametrize("healthy", [summed_by_ranks, plain_activation])
@@ -133,14 +135,16 @@ def test_rounding_at_other_places_is_healthy(against, healthy):
 def test_what_follows_is_poisoned_and_the_operations_themselves_are_not_blamed(against):
     judged = against(swapped_heads, "float32", only_local=False)
     assert {each.pair.name for each in wrong(judged)} == {f"{LAYER}.self_attn.k_proj:out"}
-    poisoned = {each.pair.name for each in judged if each.verdict is Verdict.POISONED}
+    poisoned = {each.pair.name for each in judged if each.verdict is PairVerdict.POISONED}
     assert {"present.1.key:new", f"{LAYER}.self_attn.o_proj:in", "lm_head:out"} <= poisoned
     assert not any(name.startswith("model.layers.0.") for name in poisoned)
 
 
 def test_a_quantiser_that_is_known_of_is_precision(against):
     """An MLP in int8 is a mistake in a bfloat16 model, and none in a model that says so."""
-    said = Quantised({f"model.layers.1.mlp.{name}_proj": How(8, True) for name in ("gate", "up", "down")})
+    said = QuantisedModules(
+        {f"model.layers.1.mlp.{name}_proj": QuantisationScheme(8, True) for name in ("gate", "up", "down")}
+    )
     assert not wrong(against(quantised_mlp, quantised=said))
 
 
@@ -149,20 +153,22 @@ def test_a_wrong_scale_is_found_in_a_quantised_model(against):
         quantised_mlp(model)
         layer(model).mlp.up_proj.weight.mul_(1.2)
 
-    said = Quantised({f"model.layers.1.mlp.{name}_proj": How(8, True) for name in ("gate", "up", "down")})
+    said = QuantisedModules(
+        {f"model.layers.1.mlp.{name}_proj": QuantisationScheme(8, True) for name in ("gate", "up", "down")}
+    )
     assert wrong(against(scaled, quantised=said))[0].pair.name == f"{LAYER}.mlp.up_proj:out"
 
 
 def test_batch_shape_and_padding_are_healthy(reference, tmp_path):
     longer = tuple(range(1, 21))
-    question = Question(prompts=(*QUESTION.prompts, longer), new_tokens=QUESTION.new_tokens)
+    question = ComparisonQuestion(prompts=(*QUESTION.prompts, longer), new_tokens=QUESTION.new_tokens)
     forced = [[*tokens, 5] for tokens in reference.tokens()]
-    spec = Spec("hf", reference.spec.path, {"dtype": "bfloat16"} | ALONE)
+    spec = SideSpec("hf", reference.spec.path, {"dtype": "bfloat16"} | ALONE)
     candidate = side(spec, tmp_path / "candidate", question=question, forced=forced)
     runs = runs_of(reference, candidate, tmp_path / "runs")
     pairs = pairs_of(reference, candidate)
     assert len(pairs) > 100
-    assert not wrong(judge(pairs, reference, candidate, runs=runs))
+    assert not wrong(judge_pairs(pairs, reference, candidate, runs=runs))
 
 
 @pytest.mark.parametrize("kind", ["onnx", "trt"])
@@ -170,10 +176,12 @@ def test_three_engines_are_silent_on_one_model(tmp_path, kind):
     pytest.importorskip("onnxruntime")
     if kind == "trt":
         pytest.importorskip("tensorrt_rtx")
-    ours = side(Spec("hf", str(TINY / "model"), ALONE), tmp_path / "hf", question=TWO_STEPS)
+    ours = side(SideSpec("hf", str(TINY / "model"), ALONE), tmp_path / "hf", question=TWO_STEPS)
     theirs = side(
-        Spec(kind, str(TINY / "model.onnx")), tmp_path / kind, question=TWO_STEPS, forced=ours.tokens()
+        SideSpec(kind, str(TINY / "model.onnx")), tmp_path / kind, question=TWO_STEPS, forced=ours.tokens()
     )
     pairs = pairs_of(ours, theirs)
-    judged = judge(pairs, ours, theirs, runs=runs_of(ours, theirs, tmp_path / "runs", question=TWO_STEPS))
-    assert {each.verdict for each in judged} <= {Verdict.SAME, Verdict.NOISE}
+    judged = judge_pairs(
+        pairs, ours, theirs, runs=runs_of(ours, theirs, tmp_path / "runs", question=TWO_STEPS)
+    )
+    assert {each.verdict for each in judged} <= {PairVerdict.SAME, PairVerdict.NOISE}

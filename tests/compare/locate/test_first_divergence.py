@@ -12,32 +12,32 @@ pytest.importorskip("transformers")
 
 
 from support.verdict_pairs import ALONE, QUESTION, mistaken, pairs_of, runs_of, save_llama, side
-from trtdx.compare.judge.verdict import judge
-from trtdx.compare.locate.first_divergence import MOST_RUNS, Segment, locate
-from trtdx.compare.nouns import Verdict
+from trtdx.compare.judge.verdict import judge_pairs
+from trtdx.compare.locate.first_divergence import MOST_RUNS, ModelSegment, locate_first_divergence
+from trtdx.compare.nouns import PairVerdict
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question, Spec
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.host import RealHost
 
-SHORT = Question(prompts=(QUESTION.prompts[0],), new_tokens=1)
+SHORT = ComparisonQuestion(prompts=(QUESTION.prompts[0],), new_tokens=1)
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
-    spec = Spec("hf", str(save_llama(folder / "model")), ALONE)
+    spec = SideSpec("hf", str(save_llama(folder / "model")), ALONE)
     return side(spec, folder / "reference", question=SHORT)
 
 
 def located(reference, candidate, folder, *, question=SHORT, only_local=False):
     runs = runs_of(reference, candidate, folder / "runs", question=question)
     pairs = pairs_of(reference, candidate)
-    judged = judge(pairs, reference, candidate, runs=runs, only_local=only_local)
-    return locate(judged, reference, candidate, runs=runs, align=pairs_of)
+    judged = judge_pairs(pairs, reference, candidate, runs=runs, only_local=only_local)
+    return locate_first_divergence(judged, reference, candidate, runs=runs, align=pairs_of)
 
 
 def mistaken_side(reference, folder, mistake):
-    spec = Spec("hf", reference.spec.path, {"dtype": "float32", **ALONE})
+    spec = SideSpec("hf", reference.spec.path, {"dtype": "float32", **ALONE})
     return mistaken(spec, folder, mistake, forced=reference.tokens(), question=SHORT)
 
 
@@ -95,10 +95,10 @@ def test_coarse_captures_are_refined_in_few_runs(tmp_path, layers, wrong, taps):
     weights = safetensors.torch.load_file(bad / "model.safetensors")
     weights[f"model.layers.{wrong}.mlp.down_proj.weight"] *= -1
     safetensors.torch.save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
-    question = Question(prompts=((1, 5, 9, 22),), new_tokens=1)
-    reference = side(Spec("hf", str(good), ALONE), tmp_path / "a", question=question, selector=taps)
+    question = ComparisonQuestion(prompts=((1, 5, 9, 22),), new_tokens=1)
+    reference = side(SideSpec("hf", str(good), ALONE), tmp_path / "a", question=question, selector=taps)
     candidate = side(
-        Spec("hf", str(bad), ALONE),
+        SideSpec("hf", str(bad), ALONE),
         tmp_path / "b",
         question=question,
         selector=taps,
@@ -106,12 +106,12 @@ def test_coarse_captures_are_refined_in_few_runs(tmp_path, layers, wrong, taps):
     )
     runs = runs_of(reference, candidate, tmp_path / "runs", question=question)
     pairs = [pair for pair in pairs_of(reference, candidate) if not pair.name.startswith("present")]
-    judged = judge(pairs, reference, candidate, runs=runs, only_local=True)
-    found = locate(judged, reference, candidate, runs=runs, align=pairs_of)
+    judged = judge_pairs(pairs, reference, candidate, runs=runs, only_local=True)
+    found = locate_first_divergence(judged, reference, candidate, runs=runs, align=pairs_of)
     assert found.where.tensor == f"model.layers.{wrong}.mlp.down_proj:out"
     assert found.where.layer == wrong
     assert found.segment_runs + len(runs.made) <= MOST_RUNS
-    assert found.finer is not None
+    assert found.finer_sides is not None
 
 
 def test_graphs_are_compared_by_replays_where_no_float64_is_to_be_had(tmp_path):
@@ -123,22 +123,22 @@ def test_graphs_are_compared_by_replays_where_no_float64_is_to_be_had(tmp_path):
     values = onnx.numpy_helper.to_array(weight)
     weight.CopyFrom(onnx.numpy_helper.from_array((values * 1.01).astype(np.float32), name))
     onnx.save(model, tmp_path / "bad.onnx")
-    ours = side(Spec("onnx", str(TINY / "model.onnx")), tmp_path / "a", question=SHORT)
+    ours = side(SideSpec("onnx", str(TINY / "model.onnx")), tmp_path / "a", question=SHORT)
     theirs = side(
-        Spec("onnx", str(tmp_path / "bad.onnx")), tmp_path / "b", question=SHORT, forced=ours.tokens()
+        SideSpec("onnx", str(tmp_path / "bad.onnx")), tmp_path / "b", question=SHORT, forced=ours.tokens()
     )
     runs = runs_of(ours, theirs, tmp_path / "runs", question=SHORT)
-    judged = judge(pairs_of(ours, theirs), ours, theirs, runs=runs)
-    found = locate(judged, ours, theirs, runs=runs, align=pairs_of)
+    judged = judge_pairs(pairs_of(ours, theirs), ours, theirs, runs=runs)
+    found = locate_first_divergence(judged, ours, theirs, runs=runs, align=pairs_of)
     assert found.where.module == "model.layers.1.input_layernorm"
     assert found.first.basis == "local replay of the reference's module"
-    assert Verdict.POISONED in {each.verdict for each in found.judged}
+    assert PairVerdict.POISONED in {each.verdict for each in found.judged}
 
 
 def test_a_segment_says_what_it_is():
-    assert Segment("model.layers", 3, 4).text == "model.layers.3"
-    assert Segment("model.layers", 3, 9).text == "model.layers.3 to 8"
-    assert Segment("lm_head", 0, 0).selector.startswith("lm_head:*")
+    assert ModelSegment("model.layers", 3, 4).text == "model.layers.3"
+    assert ModelSegment("model.layers", 3, 9).text == "model.layers.3 to 8"
+    assert ModelSegment("lm_head", 0, 0).selector.startswith("lm_head:*")
 
 
 def deep_graph(path, *, layers=64, width=8, wrong=None):
@@ -181,7 +181,7 @@ def test_sixty_four_layers_of_a_graph_take_few_segment_runs(tmp_path, book, wron
     plan = Plan(
         reference=f"onnx:{deep_graph(tmp_path / 'good.onnx')}",
         candidate=f"onnx:{deep_graph(tmp_path / 'bad.onnx', wrong=wrong)}",
-        question=Question(inputs=str(tmp_path / "in.npz")),
+        question=ComparisonQuestion(inputs=str(tmp_path / "in.npz")),
         attribute=False,
     )
     report = compare(RealHost(), plan, book)
@@ -197,9 +197,13 @@ def test_only_the_suspicious_module_is_computed_again_where_its_inputs_are_known
     weights = safetensors.torch.load_file(bad / "model.safetensors")
     weights["model.layers.5.mlp.down_proj.weight"] *= -1
     safetensors.torch.save_file(weights, bad / "model.safetensors", metadata={"format": "pt"})
-    reference = side(Spec("hf", str(good), ALONE), tmp_path / "a", question=SHORT, selector=taps)
+    reference = side(SideSpec("hf", str(good), ALONE), tmp_path / "a", question=SHORT, selector=taps)
     candidate = side(
-        Spec("hf", str(bad), ALONE), tmp_path / "b", question=SHORT, selector=taps, forced=reference.tokens()
+        SideSpec("hf", str(bad), ALONE),
+        tmp_path / "b",
+        question=SHORT,
+        selector=taps,
+        forced=reference.tokens(),
     )
     found = located(reference, candidate, tmp_path, only_local=True)
     assert found.where.tensor == "model.layers.5.mlp.down_proj:out"

@@ -17,13 +17,13 @@ pytest.importorskip("onnxruntime")
 from typer.testing import CliRunner
 
 from support.small_models import make_onnx
-from trtdx.capture.run import Plan, capture_run
+from trtdx.capture.run import CapturePlan, capture_run
 from trtdx.capture.store import format as disk
 from trtdx.capture.store.format import CaptureError
 from trtdx.capture.store.reader import Capture
 from trtdx.cli.main import app
-from trtdx.compare.search.baseline import Regression, compare_with_baseline
-from trtdx.engines.opening import Options
+from trtdx.compare.search.baseline import BaselineCheck, compare_with_baseline
+from trtdx.engines.open_engine import EngineOptions
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 
@@ -31,7 +31,7 @@ HOST = RealHost()
 
 
 def kept(book, folder, model, *, values="**", **more):
-    capture_run(HOST, Plan(model=str(model), out=str(folder), values=values, **more), book)
+    capture_run(HOST, CapturePlan(model=str(model), out=str(folder), values=values, **more), book)
     return folder
 
 
@@ -49,7 +49,7 @@ def good(book, tmp_path, model):
 
 
 def again(book, baseline, model="", **more):
-    return compare_with_baseline(HOST, Regression(baseline=str(baseline), model=str(model), **more), book)
+    return compare_with_baseline(HOST, BaselineCheck(baseline=str(baseline), model=str(model), **more), book)
 
 
 def test_an_unchanged_model_is_one_line(book, good):
@@ -77,7 +77,7 @@ def test_the_first_changed_tensor_is_named_with_what_changed_in_the_files(book, 
 
 
 def test_what_the_headers_tell_beside_the_files_is_told_too(book, tmp_path, model):
-    how = {"inputs": (str(tmp_path / "in.npz"),), "options": Options(optimisation="none", threads=1)}
+    how = {"inputs": (str(tmp_path / "in.npz"),), "options": EngineOptions(optimisation="none", threads=1)}
     good = kept(book, tmp_path / "plain", model, **how)
     assert Capture(good).header.details["optimisation"] == "none"
     report = again(book, good, f"onnx:{model}?level=all&threads=2")
@@ -134,7 +134,7 @@ def test_a_missing_model_is_asked_for(book, good, model):
     moved = model.rename(model.with_name("moved.onnx"))
     with pytest.raises(InputError, match="which cannot be run from here: there is no") as caught:
         again(book, good)
-    assert caught.value.fix == f"name where it is now: trtdx compare --baseline {good} MODEL"
+    assert caught.value.fix == f"name where it is now: trtdx compare baseline {good} MODEL"
     assert again(book, good, moved).findings == ()
 
 
@@ -149,7 +149,7 @@ def test_half_a_baseline_passes_nothing_but_still_finds_a_change(book, good, mod
     assert report.findings[0].where.tensor == "second"
     assert report.summary.partial[0].startswith(f"{good}: rank0.index")
     rows = next(
-        each.at
+        each.offset
         for each in disk.parse_frames(memoryview(whole), len(disk.INDEX_MAGIC))
         if each.kind == disk.ROWS
     )
@@ -162,7 +162,7 @@ def test_half_a_baseline_passes_nothing_but_still_finds_a_change(book, good, mod
 
 
 def test_what_does_not_say_what_it_is_of_is_refused_with_what_to_do(book, tmp_path, model):
-    from trtdx.capture.dumps.importers import import_capture
+    from trtdx.capture.dumps.import_dump import import_capture
 
     np.savez(tmp_path / "dump.npz", first=np.ones(3, "f4"))
     import_capture(HOST, str(tmp_path / "dump.npz"), str(tmp_path / "imported"))
@@ -177,17 +177,17 @@ def test_what_does_not_say_what_it_is_of_is_refused_with_what_to_do(book, tmp_pa
 
 def test_exit_statuses_and_the_new_run_as_the_next_baseline(good, model, tmp_path):
     run = CliRunner().invoke
-    same = run(app, ["compare", "--baseline", str(good)])
+    same = run(app, ["compare", "baseline", str(good)])
     assert (same.exit_code, same.output.count("\n")) == (0, 1)
     make_onnx(model, scale=1.5)
-    changed = run(app, ["compare", "--baseline", str(good), "--json", "--keep", str(tmp_path / "runs")])
+    changed = run(app, ["compare", "baseline", str(good), "--json", "--keep", str(tmp_path / "runs")])
     assert changed.exit_code == 1
     document = json.loads(changed.stdout)
     assert set(document["findings"][0]["where"]) == {"step", "layer", "module", "tensor", "rank", "tokens"}
     assert {row["verdict"] for row in document["tensors"]} == {"same", "wrong", "poisoned"}
-    assert run(app, ["compare", "--baseline", str(tmp_path / "runs" / "now")]).exit_code == 0
+    assert run(app, ["compare", "baseline", str(tmp_path / "runs" / "now")]).exit_code == 0
     for wrong in (["a", "b"], ["--tokens", "1 2"], ["--bisect"]):
-        assert run(app, ["compare", "--baseline", str(good), *wrong]).exit_code == 2
+        assert run(app, ["compare", "baseline", str(good), *wrong]).exit_code == 2
     assert run(app, ["compare"]).exit_code == 2
 
 

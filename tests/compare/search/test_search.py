@@ -19,28 +19,28 @@ pytest.importorskip("onnx_ir")
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from trtdx.compare.attribute.ideas.quantization import backend_saturates
+from trtdx.compare.attribute.mistakes.quantization import backend_saturates
 from trtdx.compare.judge.tolerance import Tolerances
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.search.bisect import Log, Option, Outcome, bisect, smallest
-from trtdx.compare.search.bisect_options import (
+from trtdx.compare.search.bisect import BisectOption, RunLog, RunOutcome, bisect_options, minimal_subset
+from trtdx.compare.search.bisect_candidate import (
     OPTIMISERS,
     bisect_candidate,
-    changed_spec,
-    filled,
-    optimisers_of,
-    options_of,
+    fill_command,
+    model_options,
+    optimiser_options,
     parse_option,
+    spec_with_options,
 )
+from trtdx.compare.search.precision import precision_report as precision_report
 from trtdx.compare.search.precision import precision_search
-from trtdx.compare.search.precision import report_of as precision_report
-from trtdx.compare.search.reduce import reduce
-from trtdx.compare.search.reduce_graph import Reducer, tensors_of
-from trtdx.compare.sides.side import Question, Spec
+from trtdx.compare.search.reduce import reduce_candidate
+from trtdx.compare.search.reduce_graph import Reducer, tensor_names
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.engines.onnxruntime.engine import OrtEngine
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.formats.onnx.casts import convert, lowered
 from trtdx.formats.onnx.edit import save_model
+from trtdx.formats.onnx.lower_precision import convert_precision, list_lowerable_operations
 from trtdx.formats.onnx.model import open_model
 from trtdx.host import RealHost
 
@@ -76,44 +76,49 @@ class Machine:
 
     def __call__(self, options):
         self.runs.append(options)
-        return Outcome(not self.right(options), "said so")
+        return RunOutcome(not self.right(options), "said so")
 
 
 def switches(count):
-    return [Option(f"o{at}", ("on", "off")) for at in range(count)]
+    return [BisectOption(f"o{at}", ("on", "off")) for at in range(count)]
 
 
 @pytest.mark.parametrize("guilty", [[0], [31], [3, 20], [1, 2, 30]])
 def test_finds_the_fewest_options_that_mend_it(guilty):
     machine = Machine(lambda options: all(options[f"o{at}"] == "off" for at in guilty))
-    found = bisect(switches(32), Log(machine))
+    found = bisect_options(switches(32), RunLog(machine))
     assert found.flips == {f"o{at}": "off" for at in guilty}
     assert found.sure
     assert found.runs == len(machine.runs) <= 8 + 14 * len(guilty)
 
 
 def test_of_several_values_names_the_one_nearest_to_what_was_given():
-    options = [Option("level", ("all", "extended", "basic", "none")), Option("threads", ("0", "1"))]
-    found = bisect(options, Log(Machine(lambda options: options["level"] in ("basic", "none"))))
+    options = [
+        BisectOption("level", ("all", "extended", "basic", "none")),
+        BisectOption("threads", ("0", "1")),
+    ]
+    found = bisect_options(options, RunLog(Machine(lambda options: options["level"] in ("basic", "none"))))
     assert found.flips == {"level": "basic"}
 
 
 def test_one_option_that_mends_is_found_though_another_breaks_everything():
     def run(options):
-        return Outcome(None, "does not start") if options["b"] == "1" else Outcome(options["c"] != "1")
+        return RunOutcome(None, "does not start") if options["b"] == "1" else RunOutcome(options["c"] != "1")
 
-    options = [Option(name, ("0", "1")) for name in "abc"]
-    assert bisect(options, Log(run)).flips == {"c": "1"}
+    options = [BisectOption(name, ("0", "1")) for name in "abc"]
+    assert bisect_options(options, RunLog(run)).flips == {"c": "1"}
 
 
 def test_says_so_when_no_option_matters_and_when_nothing_is_wrong():
-    assert "none of the options" in bisect(switches(4), Log(Machine(lambda options: False))).problem
-    assert "not wrong" in bisect(switches(4), Log(Machine(lambda options: True))).problem
+    assert (
+        "none of the options" in bisect_options(switches(4), RunLog(Machine(lambda options: False))).problem
+    )
+    assert "not wrong" in bisect_options(switches(4), RunLog(Machine(lambda options: True))).problem
 
 
 def test_runs_are_bounded_and_the_best_known_is_told_as_such():
     machine = Machine(lambda options: options["o5"] == "off")
-    found = bisect(switches(32), Log(machine, most=3))
+    found = bisect_options(switches(32), RunLog(machine, most=3))
     assert len(machine.runs) == 3
     assert not found.sure
     assert found.flips["o5"] == "off"
@@ -122,19 +127,19 @@ def test_runs_are_bounded_and_the_best_known_is_told_as_such():
 def test_a_stopped_search_goes_on_where_it_was(tmp_path):
     file = str(tmp_path / "runs.json")
     right = lambda options: options["o5"] == "off"  # noqa: E731
-    bisect(switches(32), Log(Machine(right), host=HOST, file=file, most=4))
+    bisect_options(switches(32), RunLog(Machine(right), host=HOST, file=file, most=4))
     later = Machine(right)
-    found = bisect(switches(32), Log(later, host=HOST, file=file))
+    found = bisect_options(switches(32), RunLog(later, host=HOST, file=file))
     assert found.flips == {"o5": "off"}
     whole = Machine(right)
-    bisect(switches(32), Log(whole))
+    bisect_options(switches(32), RunLog(whole))
     assert len(later.runs) == len(whole.runs) - 4
     with pytest.raises(InputError, match="another question"):
-        Log(later, host=HOST, file=file, about="another model")
+        RunLog(later, host=HOST, file=file, about="another model")
 
 
 def test_smallest_leaves_nothing_out_that_is_needed():
-    assert smallest(range(20), lambda some: {4, 5, 17} <= set(some)) == [4, 5, 17]
+    assert minimal_subset(range(20), lambda some: {4, 5, 17} <= set(some)) == [4, 5, 17]
 
 
 def gelu(path):
@@ -154,16 +159,16 @@ def gelu(path):
 
 def test_onnxruntimes_optimisers_are_told_apart_by_name(tmp_path):
     """Of 50 optimisers two fuse GELU, one after the other: only without both are the bits those of the graph."""
-    spec = Spec("onnx", str(gelu(tmp_path / "gelu.onnx")), {"threads": "1"})
+    spec = SideSpec("onnx", str(gelu(tmp_path / "gelu.onnx")), {"threads": "1"})
     feeds = {"x": np.random.default_rng(1).standard_normal((64, 32), np.float32)}
-    plain = changed_spec(spec, {"level": "none"}).open().run(feeds)["y"]
+    plain = spec_with_options(spec, {"level": "none"}).open().run(feeds)["y"]
 
     def run(options):
-        return Outcome(not np.array_equal(changed_spec(spec, options).open().run(feeds)["y"], plain))
+        return RunOutcome(not np.array_equal(spec_with_options(spec, options).open().run(feeds)["y"], plain))
 
     if not run({}).wrong:
         pytest.skip("this ONNX Runtime fuses GELU without changing a bit")
-    found = bisect(optimisers_of(spec), Log(run, most=100))
+    found = bisect_options(optimiser_options(spec), RunLog(run, most=100))
     assert found.flips
     assert all("Gelu" in name for name in found.flips), found.flips
     assert set(found.flips) < set(OPTIMISERS)
@@ -174,7 +179,7 @@ def test_a_models_options_are_bisected_unwatched_down_to_the_optimiser(tmp_path,
     np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).standard_normal((64, 32), np.float32))
     plan = Plan(
         reference=f"onnx:{model}?level=none", candidate=f"onnx:{model}?threads=1",
-        question=Question(inputs=str(tmp_path / "in.npz")),
+        question=ComparisonQuestion(inputs=str(tmp_path / "in.npz")),
     )  # fmt: skip
     report = bisect_candidate(HOST, plan, book, tolerance=Tolerances(atol=0.0), most=120)
     if "not wrong" in report.summary.text:
@@ -184,20 +189,20 @@ def test_a_models_options_are_bisected_unwatched_down_to_the_optimiser(tmp_path,
 
 
 def test_options_of_a_model_are_those_its_engine_has():
-    assert [each.name for each in options_of(Spec("hf", "m"))] == ["attention", "compiled", "threads"]
-    level = options_of(Spec("onnx", "m", {"level": "none"}))[0]
+    assert [each.name for each in model_options(SideSpec("hf", "m"))] == ["attention", "compiled", "threads"]
+    level = model_options(SideSpec("onnx", "m", {"level": "none"}))[0]
     assert level.values == ("none", "basic", "extended", "all")
-    assert parse_option("level=all,none") == Option("level", ("all", "none"))
+    assert parse_option("level=all,none") == BisectOption("level", ("all", "none"))
     with pytest.raises(InputError, match="not an option"):
         parse_option("level")
-    assert filled("run --{mode} {flag} -o {out}", {"mode": "fast", "flag": ""}, "/o") == [
+    assert fill_command("run --{mode} {flag} -o {out}", {"mode": "fast", "flag": ""}, "/o") == [
         "run",
         "--fast",
         "-o",
         "/o",
     ]
     with pytest.raises(InputError, match="cannot be filled in"):
-        filled("run {unknown}", {}, "/o")
+        fill_command("run {unknown}", {}, "/o")
 
 
 DENORMAL = """
@@ -227,7 +232,7 @@ def test_a_command_is_bisected_over_its_placeholders(tmp_path, book):
         candidate=f"command:{sys.executable} {script} {{flush}} {{threads}} {{out}}",
     )
     report = bisect_candidate(
-        HOST, plan, book, options=[Option("threads", ("1", "2")), Option("flush", ("1", "0"))],
+        HOST, plan, book, options=[BisectOption("threads", ("1", "2")), BisectOption("flush", ("1", "0"))],
         file=str(tmp_path / "runs.json"), tolerance=Tolerances(rtol=1e-3),
     )  # fmt: skip
     assert report.summary.text.startswith("with flush=0 instead of flush=1 the candidate is right")
@@ -250,39 +255,41 @@ def judged_int8(products):
     exact = 255 * 127 * 64
 
     def run(options):
-        return Outcome(bool((products(options) != exact).any()))
+        return RunOutcome(bool((products(options) != exact).any()))
 
     return run
 
 
 INT8_OPTIONS = [
-    Option("level", ("all", "none")),
-    Option("session.x64quantprecision", ("0", "1")),
-    Option("threads", ("0", "1")),
+    BisectOption("level", ("all", "none")),
+    BisectOption("session.x64quantprecision", ("0", "1")),
+    BisectOption("threads", ("0", "1")),
 ]
 
 
 @pytest.mark.skipif(not backend_saturates(), reason="this processor multiplies bytes exactly (VNNI)")
 def test_int8_saturation_is_blamed_on_the_backend(tmp_path):
-    spec = Spec("onnx", str(int8_model(tmp_path / "m.onnx")))
+    spec = SideSpec("onnx", str(int8_model(tmp_path / "m.onnx")))
     feeds = {"a": np.full((4, 64), 255, np.uint8)}
-    run = judged_int8(lambda options: changed_spec(spec, options).open().run(feeds)["y"])
-    assert bisect(INT8_OPTIONS, Log(run)).flips == {"session.x64quantprecision": "1"}
+    run = judged_int8(lambda options: spec_with_options(spec, options).open().run(feeds)["y"])
+    assert bisect_options(INT8_OPTIONS, RunLog(run)).flips == {"session.x64quantprecision": "1"}
 
 
 def test_int8_saturation_is_blamed_on_the_backend_where_it_can_only_be_imitated(tmp_path):
     """A stand-in for processors without VNNI: pairs are summed in 16 bits unless the option says otherwise."""
-    spec = Spec("onnx", str(int8_model(tmp_path / "m.onnx")))
+    spec = SideSpec("onnx", str(int8_model(tmp_path / "m.onnx")))
     left, right = np.full((4, 64), 255), np.full((64, 8), 127)
 
     def products(options):
         exact = (
-            changed_spec(spec, options).open().run({"a": left.astype(np.uint8)})["y"]
+            spec_with_options(spec, options).open().run({"a": left.astype(np.uint8)})["y"]
         )  # the option is a real one
         pairs = (left[:, :, None] * right).reshape(4, 32, 2, 8).sum(2)
         return exact if options["session.x64quantprecision"] == "1" else pairs.clip(-32768, 32767).sum(1)
 
-    assert bisect(INT8_OPTIONS, Log(judged_int8(products))).flips == {"session.x64quantprecision": "1"}
+    assert bisect_options(INT8_OPTIONS, RunLog(judged_int8(products))).flips == {
+        "session.x64quantprecision": "1"
+    }
 
 
 # --- precision
@@ -318,12 +325,12 @@ def fed(path, *shapes, width=32):
     rng = np.random.default_rng(5)
     arrays = {f"step{at}/x": rng.standard_normal((rows, width), np.float32) for at, rows in enumerate(shapes)}
     np.savez(path, **arrays)
-    return Question(inputs=str(path))
+    return ComparisonQuestion(inputs=str(path))
 
 
 def test_a_converted_model_is_strongly_typed_and_valid(tmp_path):
     model = open_model(normed(tmp_path / "m.onnx"))
-    made = convert(model, "float16", keep={"pow2", "node_mean2"})
+    made = convert_precision(model, "float16", keep={"pow2", "node_mean2"})
     save_model(made, tmp_path / "h.onnx")
     onnx.checker.check_model(str(tmp_path / "h.onnx"), full_check=True)
     types = {value.name: value.dtype.name for each in made.graph for value in each.outputs}
@@ -336,19 +343,19 @@ def test_a_converted_model_is_strongly_typed_and_valid(tmp_path):
         "FLOAT",
         "INT64",
     }  # untouched
-    assert "mm1" in lowered(model, "bfloat16")
+    assert "mm1" in list_lowerable_operations(model, "bfloat16")
     for wrong in ("int7",):
         with pytest.raises(UnknownNameError, match=wrong):
-            convert(model, wrong)
+            convert_precision(model, wrong)
     with pytest.raises(UnknownNameError, match="pow9"):
-        convert(model, "float16", keep={"pow9"})
+        convert_precision(model, "float16", keep={"pow9"})
 
 
 def test_a_decoder_is_converted_with_its_masks_and_epsilons_alive():
     pytest.importorskip("tensorrt_rtx")
     model = open_model(EXAMPLES / "model.onnx")
     for dtype in ("float16", "bfloat16"):
-        made = convert(model, dtype)
+        made = convert_precision(model, dtype)
         for value in made.graph.initializers.values():
             array = value.const_value.numpy().astype(np.float64)
             assert np.isfinite(array).all(), value.name
@@ -377,7 +384,9 @@ def test_the_precision_search_finds_just_the_operations_that_overflow(tmp_path):
 def test_tensorrts_parser_takes_what_the_search_writes(tmp_path):
     trt = pytest.importorskip("tensorrt_rtx")
     out = tmp_path / "mixed.onnx"
-    save_model(convert(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out)
+    save_model(
+        convert_precision(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out
+    )
     probe = (
         f"import sys, {trt.__name__} as trt\nlog = trt.Logger(trt.Logger.ERROR)\nbuilder = trt.Builder(log)\n"
         "network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
@@ -408,11 +417,15 @@ def test_one_sample_that_overflows_is_enough(tmp_path):
     small = rng.standard_normal((3, 32), np.float32)
     np.savez(tmp_path / "in.npz", **{"step0/x": small, "step1/x": 400 * small})
     found = precision_search(
-        HOST, str(model), "float16", Question(inputs=str(tmp_path / "in.npz")), out=str(tmp_path / "o.onnx")
+        HOST,
+        str(model),
+        "float16",
+        ComparisonQuestion(inputs=str(tmp_path / "in.npz")),
+        out=str(tmp_path / "o.onnx"),
     )
     assert {"pow0", "pow2"} <= set(found.keep)
     assert not {name for name in found.keep if name.startswith(("mm", "act", "x"))}
-    assert found.health.fine
+    assert found.health.is_healthy
 
 
 def with_outlier(path, blocks=8, width=64, at_block=5):
@@ -472,10 +485,16 @@ def reduced(tmp_path_factory, book):
     made = planted(folder / "wrong.onnx")
     plan = Plan(
         reference=f"onnx:{EXAMPLES / 'model.onnx'}", candidate=f"onnx:{folder / 'wrong.onnx'}?threads=1",
-        question=Question(prompts=((5, 17, 42, 9), (3, 4, 5, 6)), new_tokens=2), attribute=False,
+        question=ComparisonQuestion(prompts=((5, 17, 42, 9), (3, 4, 5, 6)), new_tokens=2), attribute=False,
     )  # fmt: skip
     where = compare(HOST, plan, book).findings[0].where
-    return made, plan, where, reduce(HOST, plan, where, str(folder / "report"), book), folder / "report"
+    return (
+        made,
+        plan,
+        where,
+        reduce_candidate(HOST, plan, where, str(folder / "report"), book),
+        folder / "report",
+    )
 
 
 def test_a_wrong_operator_is_all_that_is_left_with_one_token(reduced):
@@ -510,7 +529,7 @@ def test_the_report_tells_nothing_of_the_machine(reduced):
 def test_a_folder_with_something_in_it_is_not_written_to(reduced, book):
     _, plan, where, _, folder = reduced
     with pytest.raises(InputError, match="there already"):
-        reduce(HOST, plan, where, str(folder), book)
+        reduce_candidate(HOST, plan, where, str(folder), book)
 
 
 def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
@@ -522,10 +541,10 @@ def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
     onnx.save(model, tmp_path / "wrong.onnx")
     plan = Plan(
         reference=f"onnx:{EXAMPLES / 'model.onnx'}", candidate=f"onnx:{tmp_path / 'wrong.onnx'}?threads=1",
-        question=Question(prompts=((5, 17, 42, 9), (3, 4, 5, 6))), attribute=False,
+        question=ComparisonQuestion(prompts=((5, 17, 42, 9), (3, 4, 5, 6))), attribute=False,
     )  # fmt: skip
     where = compare(HOST, plan, book).findings[0].where
-    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    done = reduce_candidate(HOST, plan, where, str(tmp_path / "report"), book)
     assert done.operators == ("Softmax",)
     assert list(done.inputs.values()) == [(1, 4, 4, 4)]  # one row of the batch; all tokens and keys
     (right,) = np.load(tmp_path / "report" / "expected.npz").values()
@@ -535,7 +554,7 @@ def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
 def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, book):
     pytest.importorskip("tensorrt_rtx")
     whole, half = normed(tmp_path / "m.onnx", scale=1000.0), tmp_path / "half.onnx"
-    save_model(convert(open_model(whole), "float16"), half)
+    save_model(convert_precision(open_model(whole), "float16"), half)
     plan = Plan(
         reference=f"onnx:{whole}",
         candidate=f"trt:{half}",
@@ -543,7 +562,7 @@ def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, boo
         attribute=False,
     )
     where = compare(HOST, plan, book).findings[0].where
-    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    done = reduce_candidate(HOST, plan, where, str(tmp_path / "report"), book)
     assert done.operators == ("Pow",)
     assert list(done.inputs.values()) == [(1, 32)]
     assert done.confirmed
@@ -555,10 +574,10 @@ def test_against_torch_what_lies_between_tensors_that_both_have_is_written(tmp_p
     planted(tmp_path / "wrong.onnx")
     plan = Plan(
         reference=f"hf:{EXAMPLES / 'model'}?threads=1", candidate=f"onnx:{tmp_path / 'wrong.onnx'}?threads=1",
-        question=Question(prompts=((5, 17, 42, 9),)), attribute=False,
+        question=ComparisonQuestion(prompts=((5, 17, 42, 9),)), attribute=False,
     )  # fmt: skip
     where = compare(HOST, plan, book).findings[0].where
-    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    done = reduce_candidate(HOST, plan, where, str(tmp_path / "report"), book)
     assert done.operators == ("Tanh", "Mul")
     assert done.against == "the reference"
     assert done.confirmed
@@ -572,10 +591,10 @@ def test_of_a_torch_candidate_the_module_is_written_with_a_script(tmp_path, book
     (tmp_path / "wrong" / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
     plan = Plan(
         reference=f"hf:{EXAMPLES / 'model'}?threads=1", candidate=f"hf:{tmp_path / 'wrong'}?threads=1",
-        question=Question(prompts=((5, 17, 42, 9),)), attribute=False,
+        question=ComparisonQuestion(prompts=((5, 17, 42, 9),)), attribute=False,
     )  # fmt: skip
     where = compare(HOST, plan, book).findings[0].where
-    done = reduce(HOST, plan, where, str(tmp_path / "report"), book)
+    done = reduce_candidate(HOST, plan, where, str(tmp_path / "report"), book)
     assert done.operators == ("model.layers.0.mlp.act_fn",)
     assert done.command == "python reproduce.py"
     assert done.confirmed  # the script was run, and found the difference
@@ -587,11 +606,11 @@ def test_of_a_torch_candidate_the_module_is_written_with_a_script(tmp_path, book
 class Faulty(OrtEngine):
     """A stand-in for a backend that goes wrong where it fuses a product with the sum after it, for large numbers."""
 
-    def part(self, names, feeds):
-        from trtdx.engines.onnxruntime.segments import extracted
+    def compute_tensors(self, names, feeds):
+        from trtdx.engines.onnxruntime.segments import extract_subgraph
 
-        values = super().part(names, feeds)
-        ops = [each.op_type for each in extracted(self.graph, feeds, names)]
+        values = super().compute_tensors(names, feeds)
+        ops = [each.op_type for each in extract_subgraph(self.graph, feeds, names)]
         together = "MatMul" in ops and "Add" in ops and len(names) == 1
         large = max(float(np.abs(array).max()) for array in feeds.values()) > 1
         return {name: array * 1.5 if together and large else array for name, array in values.items()}
@@ -611,10 +630,10 @@ def test_a_fault_of_fusion_needs_both_operators_and_the_sample_that_shows_it(tmp
     path = onnx_file(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 8])}, weights)
     engine, right = Faulty(path, threads=1), OrtEngine(path, threads=1)
     everything = list(range(len(engine.graph.nodes)))
-    names = [name for name in tensors_of(engine.graph, everything) if name != "x"]
+    names = [name for name in tensor_names(engine.graph, everything) if name != "x"]
     inputs = [0.001 * np.ones((2, 8), np.float32), rng.standard_normal((4, 8), np.float32)]
-    reducer = Reducer(engine, [{"x": x, **right.part(names, {"x": x})} for x in inputs])
-    case = reducer.reduced(everything)
+    reducer = Reducer(engine, [{"x": x, **right.compute_tensors(names, {"x": x})} for x in inputs])
+    case = reducer.reduce_nodes(everything)
     assert [engine.graph.nodes[at].op_type for at in case.part.nodes] == ["MatMul", "Add"]
     assert case.part.inputs == ("m",)
     assert case.inputs[0]["m"].shape == (4, 8)  # of the second sample

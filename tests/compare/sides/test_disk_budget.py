@@ -18,14 +18,14 @@ pytest.importorskip("transformers")
 
 from support.verdict_pairs import ALONE, save_llama
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.disk_budget import CAPTURES, LEVELS, Budget
-from trtdx.compare.sides.side import Question, Spec
+from trtdx.compare.sides.disk_budget import CAPTURES, LEVELS, DiskBudget
+from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
 from trtdx.tensors.taps import Place
 
 HOST = RealHost()
-QUESTION = Question(prompts=((1, 5, 9, 22, 3, 40),))
+QUESTION = ComparisonQuestion(prompts=((1, 5, 9, 22, 3, 40),))
 LAYERS, WRONG = 8, 5
 MOST_S = 120.0
 
@@ -69,8 +69,8 @@ def test_coarser_taps_where_it_would_not_fit_find_the_same_place(models, book, t
 
 
 def test_no_capture_is_larger_than_its_share(models, tmp_path):
-    budget = Budget(tmp_path, 100_000)
-    spec = Spec("hf", str(models[0]), ALONE)
+    budget = DiskBudget(tmp_path, 100_000)
+    spec = SideSpec("hf", str(models[0]), ALONE)
     side = budget.open_side(HOST, spec, QUESTION, tmp_path / "side")
     kept = {
         record.statistics.hash: record.layout.bytes for record in side.capture.records() if record.place.path
@@ -81,7 +81,7 @@ def test_no_capture_is_larger_than_its_share(models, tmp_path):
 
 def test_a_share_of_the_free_disk_is_taken_where_nothing_is_told(tmp_path):
     free = os.statvfs(tmp_path)
-    assert Budget(tmp_path).total < free.f_bavail * free.f_frsize
+    assert DiskBudget(tmp_path).total_bytes < free.f_bavail * free.f_frsize
 
 
 def test_each_level_has_less_than_the_one_before():
@@ -91,7 +91,7 @@ def test_each_level_has_less_than_the_one_before():
         for part in ("", ".mlp", ".mlp.up_proj")
         for port in ("in", "out")
     ]
-    counts = [sum(map(level.has, places)) for level in LEVELS]
+    counts = [sum(map(level.includes_place, places)) for level in LEVELS]
     assert counts == [192, 128, 64, 8, 2, 0]
 
 
@@ -106,7 +106,9 @@ def test_nothing_is_left_behind_after_success_and_after_an_error(book, tmp_path,
     compare(HOST, plan, book)
     assert not folders(tmp_path)
     plan = Plan(
-        reference=f"onnx:{model}", candidate=f"onnx:{model}", question=Question(inputs="/nowhere.npz")
+        reference=f"onnx:{model}",
+        candidate=f"onnx:{model}",
+        question=ComparisonQuestion(inputs="/nowhere.npz"),
     )
     with pytest.raises(TrtdxError):
         compare(HOST, plan, book)

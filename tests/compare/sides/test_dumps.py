@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from support.paths import ROOT
 from support.small_models import layers
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.cli.main import app
@@ -202,7 +202,7 @@ def test_what_cannot_be_written_to_is_said(book, tmp_path):
 
 def captured(folder, arrays, *, error=None):
     try:
-        with CaptureWriter(folder, Header(run="test"), parquet=False) as writer:
+        with CaptureWriter(folder, CaptureHeader(run="test"), parquet=False) as writer:
             for name, array in arrays.items():
                 writer.add(0, Place(name.removesuffix(":out")), source_from_array(array), values=True)
             if error is not None:

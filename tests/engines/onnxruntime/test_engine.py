@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.generate import generate
-from trtdx.engines.onnxruntime.engine import places
+from trtdx.engines.generate import generate_tokens
+from trtdx.engines.onnxruntime.engine import onnx_model_places
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
 
@@ -51,7 +51,7 @@ def llama(tmp_path_factory):
 
 
 def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
-    steps = list(generate(engine_of(llama.path), prompts(12), 2))
+    steps = list(generate_tokens(engine_of(llama.path), prompts(12), 2))
     for selector in (
         "layers.*.mlp:out", "**.q_proj:in", "layers[0,-1]:out", "layers.1.self_attn:out[0]", "**.mlp.*:* & op:Linear",
         "layers.*:in[0]", "rotary_emb", "norm, lm_head", "**.embed_tokens:*", "**.*layernorm:*", "**:* & op:SiLU*",
@@ -64,7 +64,7 @@ def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
 
 
 def test_every_module_of_torch_is_there(llama):
-    steps = list(generate(engine_of(llama.path), prompts(12), 1))
+    steps = list(generate_tokens(engine_of(llama.path), prompts(12), 1))
     theirs, ours = seen_on_both(llama, "**", steps)
     attention = {
         f"m.model.layers.{layer}.self_attn:out[1]" for layer in range(LAYERS)
@@ -80,7 +80,7 @@ def test_every_module_of_torch_is_there(llama):
 
 
 def test_places_are_listed_without_a_run(llama):
-    listed = places(llama.path)
+    listed = onnx_model_places(llama.path)
     assert [each.name for each in parse_selector("layers.1.mlp").select(listed)] == [
         "m.model.layers.1.mlp:out"
     ]
@@ -105,7 +105,7 @@ def test_names_of_the_older_exporter_are_modules_too(tmp_path):
     _, seen, _ = watched(path, "layers.*.mlp:*", {"x": np.array([-1.0, 2.0], np.float32)})
     assert names(seen) == ["layers.0.mlp:in", "layers.0.mlp:out", "layers.1.mlp:in", "layers.1.mlp:out"]
     assert seen[1].tensor.tolist() == [0, -2]
-    assert "layers.0.c" in {each.path for each in places(path)}  # it is where its neighbours are
+    assert "layers.0.c" in {each.path for each in onnx_model_places(path)}  # it is where its neighbours are
 
 
 def test_a_module_called_twice_is_seen_twice(tmp_path):
@@ -288,13 +288,13 @@ def test_data_that_is_not_where_the_model_says(tmp_path, location, told):
 
 def test_files_that_are_no_models(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        places(tmp_path / "absent.onnx")
+        onnx_model_places(tmp_path / "absent.onnx")
     (tmp_path / "text.onnx").write_text("hello world " * 100)
     with pytest.raises(InputError, match=r"is not an ONNX model|holds no ONNX graph"):
-        places(tmp_path / "text.onnx")
+        onnx_model_places(tmp_path / "text.onnx")
     (tmp_path / "empty.onnx").write_bytes(b"")
     with pytest.raises(InputError, match="holds no ONNX graph"):
-        places(tmp_path / "empty.onnx")
+        onnx_model_places(tmp_path / "empty.onnx")
 
 
 # Types, operators and providers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.capture.store.format import Header
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.engines.tensorrt_llm import capture_session, module_of, show_buffers
@@ -38,7 +38,7 @@ class MockSession:
 
 def test_every_step_of_a_session_is_captured_in_its_own_types(tmp_path):
     session = MockSession()
-    with CaptureWriter(tmp_path / "capture", Header(run="session", engine="tensorrt_llm")) as writer:
+    with CaptureWriter(tmp_path / "capture", CaptureHeader(run="session", engine="tensorrt_llm")) as writer:
 
         def sink(seen):
             writer.add(seen.step, seen.place, source_from_torch(seen.tensor), values=True)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.generate import cache_names, generate
-from trtdx.engines.state import Sampling
+from trtdx.engines.generate import cache_outputs_by_input, generate_tokens
+from trtdx.engines.generation_state import Sampling
 from trtdx.errors import InputError, UnknownNameError
 
 torch = pytest.importorskip("torch")
@@ -40,12 +40,12 @@ def llama():
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_padded_batch_gives_the_tokens_of_transformers_own_generation(kind, dtype):
     model = decoder(kind, dtype=dtype)
-    assert tokens_of(generate(TorchEngine(model), ROWS, 8)) == generated(model, ROWS, 8)
+    assert tokens_of(generate_tokens(TorchEngine(model), ROWS, 8)) == generated(model, ROWS, 8)
 
 
 def test_eager_attention_gives_them_too():
     model = decoder("llama", attention="eager")
-    assert tokens_of(generate(TorchEngine(model), ROWS, 8)) == generated(model, ROWS, 8)
+    assert tokens_of(generate_tokens(TorchEngine(model), ROWS, 8)) == generated(model, ROWS, 8)
 
 
 def test_inputs_and_outputs_are_told_with_the_cache(llama):
@@ -53,7 +53,7 @@ def test_inputs_and_outputs_are_told_with_the_cache(llama):
     assert list(engine.inputs)[:4] == ["input_ids", "attention_mask", "position_ids", "past.0.key"]
     assert str(engine.inputs["past.2.value"]) == "float32 [batch, 2, past, 8]"
     assert list(engine.outputs)[:2] == ["logits", "present.0.key"]
-    assert cache_names(engine)["past.1.value"] == "present.1.value"
+    assert cache_outputs_by_input(engine)["past.1.value"] == "present.1.value"
     assert str(TorchEngine(decoder("mistral")).inputs["past.0.key"]) == "float32 [batch, 2, past_window, 8]"
 
 
@@ -72,18 +72,20 @@ def test_a_model_whose_cache_is_unknown_is_computed_without_and_says_so():
 
 def test_the_cache_travels_without_a_copy(llama):
     engine = TorchEngine(decoder("llama", dtype="bfloat16"))
-    for step in generate(engine, ROWS[:1], 2):
+    for step in generate_tokens(engine, ROWS[:1], 2):
         key = step.state.past["past.0.key"]
         assert key.dtype.name == "bfloat16"
         assert not key.flags.owndata
     before = key.copy()
-    list(generate(engine, step.state, 2))
+    list(generate_tokens(engine, step.state, 2))
     assert np.array_equal(key, before)
 
 
 def test_sampling_depends_on_its_seed_alone(llama):
     def run(**more):
-        return tokens_of(generate(TorchEngine(llama), ROWS, 6, sampling=Sampling(temperature=2.0, **more)))
+        return tokens_of(
+            generate_tokens(TorchEngine(llama), ROWS, 6, sampling=Sampling(temperature=2.0, **more))
+        )
 
     assert run(seed=1) == run(seed=1)
     assert run(seed=1) != run(seed=2)
@@ -98,17 +100,17 @@ def test_a_run_cut_after_any_step_goes_on_as_if_it_had_not_been(kind):
     def keep(into):
         return lambda each: into.append((each.step, each.place, each.tensor.clone()))
 
-    for step in generate(TorchEngine(model, "layers.*", sink=keep(whole)), ROWS, 6, sampling=sampling):
+    for step in generate_tokens(TorchEngine(model, "layers.*", sink=keep(whole)), ROWS, 6, sampling=sampling):
         states.append(step.state)
         kept.append(step.tokens.tolist())
     for cut in range(5):
         rest = []
         later = TorchEngine(model, "layers.*", sink=keep(rest))
-        resumed = list(generate(later, states[cut], 6 - cut - 1))
+        resumed = list(generate_tokens(later, states[cut], 6 - cut - 1))
         assert [step.tokens.tolist() for step in resumed] == kept[cut + 1 :]
         expected = [each for each in whole if each[0] > cut]
         assert [each[:2] for each in rest] == [each[:2] for each in expected]
-        assert all(torch.equal(a[2], b[2]) for a, b in zip(rest, expected, strict=True))
+        assert all(torch.are_copies(a[2], b[2]) for a, b in zip(rest, expected, strict=True))
 
 
 # Places and what is seen
@@ -139,12 +141,12 @@ def test_modules_that_one_token_does_not_reach_are_listed_beside_their_neighbour
             super().__init__()
             self.first, self.second, self.last = (torch.nn.Linear(2, 2) for _ in range(3))
 
-    from trtdx.engines.torch.call_forms import with_the_rest
-    from trtdx.engines.torch.hooks import places
+    from trtdx.engines.torch.call_forms import merge_place_order
+    from trtdx.engines.torch.hooks import module_places
 
-    known = places(Experts())
+    known = module_places(Experts())
     seen = [place for place in known if place.path in ("first", "last")]
-    paths = [place.path for place in with_the_rest(seen, known)]
+    paths = [place.path for place in merge_place_order(seen, known)]
     assert paths == ["first", "first", "second", "second", "last", "last"]
 
 
@@ -172,7 +174,7 @@ def test_watching_changes_no_bit_and_closing_leaves_nothing_behind(llama):
     engine = TorchEngine(llama, "**:*", sink=lambda seen: None)
     result = engine.run(feeds_of(engine))
     assert all(np.array_equal(result[name], plain[name]) for name in plain)
-    assert engine.tapped.places == hooks_on(llama) > 2 * 9 * LAYERS
+    assert engine.tap_effect.places == hooks_on(llama) > 2 * 9 * LAYERS
     engine.close()
     assert hooks_on(llama) == 0
     engine.run(feeds_of(engine))  # begins anew
@@ -184,7 +186,7 @@ def test_another_watch_on_the_same_model_sees_on_its_own(llama):
     first, second = [], []
     engine = TorchEngine(llama, "norm", sink=first.append)
     engine.run(feeds_of(engine))
-    with engine.watching("lm_head", second.append) as other:
+    with engine.with_selector("lm_head", second.append) as other:
         other.run(feeds_of(other))
     engine.run(feeds_of(engine))
     assert (names(first), names(second)) == (["model.norm:out"] * 2, ["lm_head:out"])
@@ -203,7 +205,7 @@ def test_a_module_is_in_evaluation_mode_until_the_engine_is_closed():
     model = decoder("gpt2", resid_pdrop=0.5).train()
     model.transformer.h[1].eval()
     with TorchEngine(model) as engine:
-        assert tokens_of(generate(engine, ROWS, 4)) == tokens_of(generate(engine, ROWS, 4))
+        assert tokens_of(generate_tokens(engine, ROWS, 4)) == tokens_of(generate_tokens(engine, ROWS, 4))
         assert not any(each.training for each in model.modules())
     assert model.training
     assert model.transformer.h[0].attn.training
@@ -223,10 +225,10 @@ def test_what_a_sink_raises_ends_the_run_unchanged(llama):
 
     with TorchEngine(llama, "layers.1.mlp", sink=stop) as engine:
         with pytest.raises(StopError) as caught:
-            list(generate(engine, ROWS, 3))
+            list(generate_tokens(engine, ROWS, 3))
         assert caught.value is raised
         engine.sink = None
-        assert tokens_of(generate(engine, ROWS, 3)) == generated(llama, ROWS, 3)
+        assert tokens_of(generate_tokens(engine, ROWS, 3)) == generated(llama, ROWS, 3)
     assert hooks_on(llama) == 0
 
 
@@ -241,7 +243,7 @@ def test_compiled_models_show_the_same_and_stop_the_same():
     assert [(each.step, each.call, each.place) for each in seen] == [
         (each.step, each.call, each.place) for each in expected
     ]
-    assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(seen, expected, strict=True))
+    assert all(torch.are_copies(a.tensor, b.tensor) for a, b in zip(seen, expected, strict=True))
     assert compiled_states[-1].tokens.tolist() == states[-1].tokens.tolist()
     raised = StopError("enough")
 
@@ -249,7 +251,7 @@ def test_compiled_models_show_the_same_and_stop_the_same():
         raise raised
 
     engine = TorchEngine(llama, selector, sink=stop, compiled="aot_eager")
-    assert engine.tapped.compiled
+    assert engine.tap_effect.compiled
     with pytest.raises(StopError) as caught:
         engine.run(feeds_of(engine))
     assert caught.value is raised
@@ -289,7 +291,7 @@ def test_a_module_that_gives_scores_generates_without_a_cache():
         def forward(self, input_ids):
             return {"logits": torch.nn.functional.one_hot(input_ids + 1, 50).float()}
 
-    assert tokens_of(generate(TorchEngine(Next()), [[3, 4], [7]], 3)) == [[5, 6, 7], [8, 9, 10]]
+    assert tokens_of(generate_tokens(TorchEngine(Next()), [[3, 4], [7]], 3)) == [[5, 6, 7], [8, 9, 10]]
 
 
 @pytest.mark.parametrize(

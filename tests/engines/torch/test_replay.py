@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 from support.torch_models import ROWS, decoder, names, watched_generation  # noqa: E402
 from trtdx.engines.torch.engine import TorchEngine  # noqa: E402
-from trtdx.engines.torch.replay import replay  # noqa: E402
+from trtdx.engines.torch.replay import replay_torch_module  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_module_alone_gives_bitwise_what_the_whole_gave(kind, attention, rows)
             inside, again = replayed(model, scope, [each for each in seen if each.step == step], past, step)
             assert names(again) == names(inside)
             assert {each.step for each in again} == {step}
-            assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(again, inside, strict=True))
+            assert all(torch.are_copies(a.tensor, b.tensor) for a, b in zip(again, inside, strict=True))
 
 
 def replayed(model, scope, seen, past, step):
@@ -61,7 +61,7 @@ def replayed(model, scope, seen, past, step):
         again.append(each._replace(tensor=each.tensor.clone(), given=None))
 
     with TorchEngine(model, f"{scope}:*, {scope}.**:*", sink=keep) as engine:
-        result = replay(engine, scope, given | dict(past), step=step)
+        result = replay_torch_module(engine, scope, given | dict(past), step=step)
     left = {each.place.name: each.tensor.numpy() for each in inside if each.place[:2] == (path, "out")}
     assert left
     assert all(np.array_equal(result[name], array) for name, array in left.items())
@@ -72,22 +72,23 @@ def test_the_cache_that_a_replay_leaves_is_that_of_the_run(llama):
     seen, states = watched_generation(llama, "layers.1:in", steps=2)
     last = {each.place.name.partition(":")[2]: each.tensor.numpy() for each in seen if each.step == 1}
     past = {name: array for name, array in states[0].past.items() if name.startswith("past.1.")}
-    result = replay(llama, "layers.1", last | past, step=1)
+    result = replay_torch_module(llama, "layers.1", last | past, step=1)
     assert set(result) == {"model.layers.1:out", "present.1.key", "present.1.value"}
     assert np.array_equal(result["present.1.key"], states[1].past["past.1.key"])
 
 
 def test_what_a_module_has_to_be_given_is_told(llama):
     told = {
-        name: (str(each), each.optional) for name, each in TorchEngine(llama).entering("layers.1").items()
+        name: (str(each), each.optional)
+        for name, each in TorchEngine(llama).replay_inputs("layers.1").items()
     }
     assert told["in"] == ("float32 [any, any, 32]", False)
     assert told["in.position_embeddings.1"] == ("float32 [any, any, 8]", False)
     assert told["in.attention_mask"] == ("bool [any, any, any, any]", True)
     assert told["past.1.key"] == ("float32 [batch, 2, past, 8]", True)
     assert not any(name.startswith(("past.0", "past.2")) for name in told)
-    assert list(TorchEngine(llama).entering("layers.1.mlp")) == ["in"]
-    declared = TorchEngine(torch.nn.Sequential(Pair())).entering("0")
+    assert list(TorchEngine(llama).replay_inputs("layers.1.mlp")) == ["in"]
+    declared = TorchEngine(torch.nn.Sequential(Pair())).replay_inputs("0")
     assert [(name, each.optional) for name, each in declared.items()] == [
         ("in", False), ("in.scale", True), ("in.pair", True),
     ]  # fmt: skip
@@ -96,7 +97,9 @@ def test_what_a_module_has_to_be_given_is_told(llama):
 def test_a_module_that_is_no_decoder_is_replayed_by_the_names_alone():
     model = torch.nn.Sequential(Pair(), torch.nn.Identity())
     x = np.ones((3, 4), np.float32)
-    result = replay(model, "0", {"0:in": x, "in.scale": np.float32(3), "in.pair.0": x, "in.pair.1": x})
+    result = replay_torch_module(
+        model, "0", {"0:in": x, "in.scale": np.float32(3), "in.pair.0": x, "in.pair.1": x}
+    )
     assert set(result) == {"0:out", "0:out.doubled", "0:out.sums.0", "0:out.sums.1"}
     assert np.array_equal(result["0:out.doubled"], 2 * result["0:out"])
 
@@ -114,7 +117,7 @@ def test_a_module_called_twice_is_replayed_as_the_call_that_is_asked_for():
     engine = TorchEngine(Twice(), "shared:*", sink=seen.append)
     engine.run({"x": np.ones((1, 2), np.float32)})
     assert [each.call for each in seen] == [0, 0, 1, 1]
-    result = replay(engine, "shared", {"shared#1:in": seen[2].tensor}, call=1, step=4)
+    result = replay_torch_module(engine, "shared", {"shared#1:in": seen[2].tensor}, call=1, step=4)
     assert np.array_equal(result["shared:out"], seen[3].tensor)
     assert [(each.step, each.call) for each in seen[4:]] == [(4, 1), (4, 1)]
 
@@ -139,7 +142,7 @@ def test_replays_that_cannot_be(llama, scope, change, more, told):
     given = {each.place.name.partition(":")[2]: each.tensor.numpy() for each in seen} | change
     given = {name: value for name, value in given.items() if value is not None}
     with pytest.raises((InputError, UnknownNameError, EvaluationError), match=told):
-        replay(llama, scope, given, **more)
+        replay_torch_module(llama, scope, given, **more)
 
 
 def test_a_module_that_adds_to_its_input_in_place_leaves_the_captured_value_alone():

@@ -13,9 +13,9 @@ pytest.importorskip("onnx_ir")
 import onnx
 
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question
-from trtdx.formats.onnx.graph import Graph
+from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.formats.onnx.model import open_model
+from trtdx.formats.onnx.module_graph import OnnxGraph
 from trtdx.formats.onnx.places import all_taps
 from trtdx.host import RealHost
 
@@ -106,7 +106,7 @@ def files(tmp_path_factory):
 
 def borders(path):
     """Return the tensor at each border of a module."""
-    taps = all_taps(Graph(open_model(path)))
+    taps = all_taps(OnnxGraph(open_model(path)))
     return {tap.place.name: tap.value for tap in taps if tap.place.path and not tap.place.tensor}
 
 
@@ -127,7 +127,7 @@ def test_quantisers_are_part_of_the_module_they_stand_before(files):
 
 
 def test_products_of_integers_are_where_their_result_is_used_or_comes_from(files):
-    graph = Graph(open_model(files / "dynamic.onnx"))
+    graph = OnnxGraph(open_model(files / "dynamic.onnx"))
     found = [
         graph.scopes[at][-1] if graph.scopes[at] else ""
         for at, node in enumerate(graph.nodes)
@@ -160,7 +160,7 @@ def test_the_order_in_which_nodes_stand_is_not_the_order_of_inputs(tmp_path):
 
 
 def test_names_with_a_stroke_in_them_are_no_paths_where_others_have_none(files):
-    graph = Graph(open_model(files / "optimised.onnx"))
+    graph = OnnxGraph(open_model(files / "optimised.onnx"))
     assert any("/" in (node.name or "") for node in graph.nodes)
     assert set(graph.scopes) == {()}  # ONNX Runtime does not keep what the exporter told
 
@@ -175,7 +175,7 @@ def test_a_file_straight_from_the_quantiser_gives_no_alarm(files, book, referenc
     plan = Plan(
         reference=reference,
         candidate=f"onnx:{files / f'{name}.onnx'}?threads=1",
-        question=Question(prompts=(PROMPT,)),
+        question=ComparisonQuestion(prompts=(PROMPT,)),
         attribute=False,
     )
     report = compare(RealHost(), plan, book)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.knowledge.load import load_book
 from trtdx.knowledge.template import placeholders
 from trtdx.model import Severity
-from trtdx.rule import Harm
+from trtdx.rule import RuleHarm
 
 BOOK = load_book(RealHost())
 PAGES = [rule for rule in BOOK if rule.front.found is not None]
@@ -32,7 +32,7 @@ def templates(rule):
 @pytest.mark.parametrize("case", FIRING, ids=named)
 def test_the_violated_example_gives_exactly_this_rule(case):
     rule, number = case
-    found = findings_from(table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
+    found = judge_findings(agreement_table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
     assert {finding.code for finding in found} == {rule.code}
     assert all(finding.evidence and all(each.where for each in finding.evidence) for finding in found)
 
@@ -41,10 +41,10 @@ def test_the_violated_example_gives_exactly_this_rule(case):
 def test_the_page_is_filled_with_the_values_found(case):
     rule, number = case
     deployment = deployment_from_example(rule.artifacts_fire[number])
-    rows = tuple(row for row in table() if row.code == rule.code)
+    rows = tuple(row for row in agreement_table() if row.code == rule.code)
     wanted = {name for template in templates(rule) for name, _ in placeholders(template)}
     assert all(wanted <= set(each.values) for row in rows for each in row.check(deployment))
-    for finding in findings_from(rows, deployment, BOOK):
+    for finding in judge_findings(rows, deployment, BOOK):
         assert finding.message != rule.front.message or not rule.front.found.message
         assert len(finding.fixes) == len(rule.front.found.fix or rule.front.fix)
         told = (finding.message, *(part for fix in finding.fixes for part in (fix.text, fix.command or "")))
@@ -54,11 +54,11 @@ def test_the_page_is_filled_with_the_values_found(case):
 @pytest.mark.parametrize("case", SILENT, ids=named)
 def test_the_satisfied_example_does_not_give_it(case):
     rule, number = case
-    found = findings_from(table(), deployment_from_example(rule.artifacts_silent[number]), BOOK)
+    found = judge_findings(agreement_table(), deployment_from_example(rule.artifacts_silent[number]), BOOK)
     assert rule.code not in {finding.code for finding in found}
 
 
-@pytest.mark.parametrize("row", table(), ids=lambda row: f"{row.code}-{row.check.__name__}")
+@pytest.mark.parametrize("row", agreement_table(), ids=lambda row: f"{row.code}-{row.check.__name__}")
 def test_every_agreement_has_a_page_that_shows_it(row):
     rule = BOOK.get(row.code)
     assert rule.front.found is not None
@@ -71,11 +71,11 @@ def test_every_agreement_has_a_page_that_shows_it(row):
 
 def test_every_page_with_words_for_a_finding_is_an_agreement():
     agreements = {rule.code for rule in PAGES if rule.front.harm is not None}  # others are found in tensors
-    assert agreements - {row.code for row in table()} == set()
+    assert agreements - {row.code for row in agreement_table()} == set()
 
 
 def test_there_are_enough_agreements():
-    assert len({row.code for row in table()}) >= 45
+    assert len({row.code for row in agreement_table()}) >= 45
 
 
 # What is only suspicious: it may be meant so, or it costs accuracy without making answers wrong.
@@ -96,10 +96,12 @@ SUSPICIOUS = {
 }
 
 
-@pytest.mark.parametrize("case", [each for each in FIRING if each[0].front.harm is Harm.SILENT], ids=named)
+@pytest.mark.parametrize(
+    "case", [each for each in FIRING if each[0].front.harm is RuleHarm.SILENT], ids=named
+)
 def test_what_makes_answers_wrong_in_silence_fails_the_default_gate(case):
     rule, number = case
-    found = findings_from(table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
+    found = judge_findings(agreement_table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
     worst = max(found, key=lambda finding: finding.severity.badness)
     assert worst.severity is Severity.ERROR or rule.code in SUSPICIOUS
 
@@ -109,7 +111,8 @@ def test_what_is_called_suspicious_does_not_fail_it():
         rule = BOOK.get(code)
         for text in rule.artifacts_fire:
             yield from (
-                finding.severity for finding in findings_from(table(), deployment_from_example(text), BOOK)
+                finding.severity
+                for finding in judge_findings(agreement_table(), deployment_from_example(text), BOOK)
             )
 
     assert [code for code in SUSPICIOUS if set(severities(code)) == {Severity.ERROR}] == []

@@ -9,8 +9,8 @@ import pytest
 from support.make_engine import make_engine
 from support.make_hf import llama_tensors, make_hf_model, model_config, write_json
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
-from trtdx.inspect.run import Question, inspect
+from trtdx.inspect.facts.machine import machine_from_flags
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
 from trtdx.knowledge.load import load_book
 
 SMALL = {"num_hidden_layers": 4, "vocab_size": 1024}
@@ -22,12 +22,14 @@ def book():
 
 
 def codes(book, *paths, command="", runtime=""):
-    question = Question(
+    question = InspectQuestion(
         paths=tuple(map(str, paths)),
         commands=(command,) if command else (),
-        machine=machine_from(runtime=runtime),
+        machine=machine_from_flags(runtime=runtime),
     )
-    return [(each.code, each.severity.value) for each in inspect(RealHost(), question, book).findings]
+    return [
+        (each.code, each.severity.value) for each in inspect_artifacts(RealHost(), question, book).findings
+    ]
 
 
 def fp8_model(folder, plain=(), excluded=("lm_head",)):

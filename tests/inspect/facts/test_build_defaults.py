@@ -7,8 +7,13 @@ import pytest
 from support.make_engine import make_engine
 from trtdx.host import RealHost
 from trtdx.inspect.facts import build_defaults
-from trtdx.inspect.facts.build_defaults import UNKNOWN, default_of, defaults_of, settings_section
-from trtdx.inspect.readers.engine.folder import READER
+from trtdx.inspect.facts.build_defaults import (
+    UNKNOWN_DEFAULT,
+    default_of_setting,
+    defaults_of_release,
+    settings_section,
+)
+from trtdx.inspect.readers.engine.engine_folder import READER
 
 RELEASES = [
     "0.11.0",
@@ -44,7 +49,7 @@ def chosen(section):
         ("0.14.0", "max_batch_size", 2048),
         ("1.2.1", "max_batch_size", 2048),
         ("0.10.0", "max_output_len", 1024),
-        ("0.11.0", "max_output_len", UNKNOWN),
+        ("0.11.0", "max_output_len", UNKNOWN_DEFAULT),
         ("0.11.0", "max_seq_len", None),
         ("0.8.0", "tokens_per_block", 128),
         ("0.10.0", "tokens_per_block", 64),
@@ -53,19 +58,19 @@ def chosen(section):
         ("0.19.0", "use_paged_context_fmha", True),
         ("0.10.0", "gpt_attention_plugin", "float16"),
         ("0.11.0", "gpt_attention_plugin", "auto"),
-        ("0.12.0", "plugin.use_custom_all_reduce", UNKNOWN),
+        ("0.12.0", "plugin.use_custom_all_reduce", UNKNOWN_DEFAULT),
         ("0.11.0", "plugin.use_custom_all_reduce", True),
         ("0.10.0", "strongly_typed", False),
         ("0.11.0", "strongly_typed", True),
         ("1.2.0rc5", "gemm_plugin", False),
         ("0.13.0.dev2024081300", "kv_cache_type", "paged"),
-        ("0.7.1", "max_batch_size", UNKNOWN),
-        ("not a version", "max_batch_size", UNKNOWN),
-        ("1.2.1", "no_such_setting", UNKNOWN),
+        ("0.7.1", "max_batch_size", UNKNOWN_DEFAULT),
+        ("not a version", "max_batch_size", UNKNOWN_DEFAULT),
+        ("1.2.1", "no_such_setting", UNKNOWN_DEFAULT),
     ],
 )
 def test_the_default_is_that_of_the_release(version, setting, default):
-    assert default_of(version, setting) == default
+    assert default_of_setting(version, setting) == default
 
 
 @pytest.mark.parametrize("version", RELEASES)
@@ -75,8 +80,14 @@ def test_an_engine_nobody_touched_differs_in_nothing(tmp_path, version, ranks):
     assert chosen(section) == {}
     assert {row[3] for row in section.rows} == {"no"}
     assert len(section.rows) == len(
-        [name for name, value in defaults_of(version).items() if value is not None]
-    ) + len([name for name in ("build.max_seq_len", "build.opt_num_tokens") if name in defaults_of(version)])
+        [name for name, value in defaults_of_release(version).items() if value is not None]
+    ) + len(
+        [
+            name
+            for name in ("build.max_seq_len", "build.opt_num_tokens")
+            if name in defaults_of_release(version)
+        ]
+    )
 
 
 def test_what_somebody_chose_comes_first_and_is_marked(tmp_path):
@@ -135,16 +146,18 @@ def test_every_setting_is_explained():
     known = {
         name
         for release in ("0.8.0", "0.10.0", "0.12.0", "0.16.0", "1.1.0", "1.2.1")
-        for name in defaults_of(release)
+        for name in defaults_of_release(release)
     }
-    assert known == set(build_defaults.book().about)
+    assert known == set(build_defaults.build_defaults_table().about)
 
 
 def test_the_eras_are_in_order():
     from trtdx.knowledge.versions import parsed
 
-    since = [parsed(era.since) for era in build_defaults.book().era]
+    since = [parsed(era.since) for era in build_defaults.build_defaults_table().era]
     assert since == sorted(since)
     assert all(
-        name.split(".")[0] in ("build", "plugin") for era in build_defaults.book().era for name in era.default
+        name.split(".")[0] in ("build", "plugin")
+        for era in build_defaults.build_defaults_table().era
+        for name in era.default
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from_flags
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ from trtdx.inspect.facts.machine import machine_from
     ],
 )
 def test_a_release_in_every_spelling(said, meant):
-    assert machine_from(runtime=said).text("gpu.runtime") == meant
+    assert machine_from_flags(runtime=said).text("gpu.runtime") == meant
 
 
 def test_a_short_release_has_its_tensorrt():
-    assert machine_from(runtime="0.12").text("gpu.tensorrt") == "10.3.0.26"
+    assert machine_from_flags(runtime="0.12").text("gpu.tensorrt") == "10.3.0.26"
 
 
 @pytest.mark.parametrize("said", ["latest", "main", "1", "banana", "1..2"])
 def test_what_is_no_release_is_refused(said):
     with pytest.raises(InputError) as caught:
-        machine_from(runtime=said)
+        machine_from_flags(runtime=said)
     assert "not a TensorRT-LLM release" in caught.value.message
     assert "1.2.1" in caught.value.fix
 
@@ -44,7 +44,7 @@ def test_what_is_no_release_is_refused(said):
 )
 def test_the_tag_of_a_container_is_no_release(said, named):
     with pytest.raises(InputError) as caught:
-        machine_from(runtime=said)
+        machine_from_flags(runtime=said)
     assert "tag of a container" in caught.value.message
     assert named in caught.value.fix
 
@@ -53,11 +53,11 @@ def test_the_tag_of_a_container_is_no_release(said, named):
     ("said", "sm"), [("8.9", 89), ("sm_120", 120), ("L40S", 89), ("NVIDIA H100 80GB", 90)]
 )
 def test_a_gpu_in_every_spelling(said, sm):
-    assert machine_from(gpu=said).integer("gpu.sm") == sm
+    assert machine_from_flags(gpu=said).integer("gpu.sm") == sm
 
 
 @pytest.mark.parametrize(("said", "meant"), [("rtx 6000", "RTX 6000 Ada"), ("l40x", "L40S"), ("sm999", "SM")])
 def test_a_gpu_nobody_knows_is_refused(said, meant):
     with pytest.raises(UnknownNameError) as caught:
-        machine_from(gpu=said)
+        machine_from_flags(gpu=said)
     assert meant in caught.value.fix

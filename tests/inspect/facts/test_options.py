@@ -7,18 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtdx.inspect.facts.options import (
-    judged,
-    judged_flags,
-    nearest,
-    sections_are_merged,
-    table,
-    winner,
-    wrong_value,
+    are_sections_merged,
+    judge_flags,
+    judge_options,
+    nearest_option,
+    option_table,
+    winning_side,
+    wrong_value_reason,
 )
 
 
 def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[str, tuple[str, str]]:
-    return {each.key: (each.problem, each.instead) for each in judged(keys, version, backend)}
+    return {
+        verdict.key: (verdict.problem, verdict.instead) for verdict in judge_options(keys, version, backend)
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,12 +63,12 @@ def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[
 def test_a_key_is_judged_by_the_release_that_reads_it(
     key: str, version: str, expected: tuple[str, str] | None
 ) -> None:
-    found = verdicts(key, version=version)
-    assert list(found.values()) == ([expected] if expected else [])
+    by_key = verdicts(key, version=version)
+    assert list(by_key.values()) == ([expected] if expected else [])
 
 
 def test_the_words_say_where_a_key_was_known() -> None:
-    [verdict] = judged(["use_cuda_graph"], "1.2.1")
+    [verdict] = judge_options(["use_cuda_graph"], "1.2.1")
     assert verdict.words.startswith("use_cuda_graph: known up to 0.21.0, not in 1.2.1; now cuda_graph_config")
 
 
@@ -88,16 +90,16 @@ def test_the_engine_backend_keeps_its_own_options() -> None:
 
 
 def test_every_new_name_and_every_meant_name_is_an_option() -> None:
-    known = table()
-    assert [new.to for new in known.renamed.values() if new.to not in known.option] == []
-    assert [name for name in known.meant.values() if name not in known.option] == []
-    assert [name for name in known.meant if name in known.option] == []
+    options = option_table()
+    assert [new.to for new in options.renamed.values() if new.to not in options.option] == []
+    assert [name for name in options.meant.values() if name not in options.option] == []
+    assert [name for name in options.meant if name in options.option] == []
 
 
 def test_every_flag_that_sets_an_option_sets_one_that_exists() -> None:
-    known = table()
-    named = {flag.option for flags in known.flag.values() for flag in flags.values()} - {"", "config"}
-    assert sorted(named - set(known.option)) == []
+    options = option_table()
+    named = {flag.option for flags in options.flag.values() for flag in flags.values()} - {"", "config"}
+    assert sorted(named - set(options.option)) == []
 
 
 @pytest.mark.parametrize(
@@ -120,26 +122,28 @@ def test_every_flag_that_sets_an_option_sets_one_that_exists() -> None:
     ],
 )
 def test_values_are_refused_as_pydantic_refuses_them(key: str, value: object, reason: str) -> None:
-    assert wrong_value(key, value) == reason
+    assert wrong_value_reason(key, value) == reason
 
 
 def test_choices_are_case_sensitive_and_listed() -> None:
-    assert "CUTLASS" in wrong_value("moe_config.backend", "cutlass")
+    assert "CUTLASS" in wrong_value_reason("moe_config.backend", "cutlass")
 
 
 def test_a_flag_with_hyphens_is_not_the_flag_with_underscores() -> None:
-    [verdict] = judged_flags("trtllm-serve", ["--tp-size", "--tp_size"])
+    [verdict] = judge_flags("trtllm-serve", ["--tp-size", "--tp_size"])
     assert (verdict.key, verdict.instead) == ("--tp-size", "--tp_size")
 
 
 def test_flags_come_and_go_with_releases() -> None:
-    assert [each.problem for each in judged_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == ["newer"]
-    assert [each.problem for each in judged_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == [
+    assert [verdict.problem for verdict in judge_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == [
+        "newer"
+    ]
+    assert [verdict.problem for verdict in judge_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == [
         "removed"
     ]
-    assert list(judged_flags("trtllm-build", ["--max_output_len"], "0.10.0")) == []
-    assert list(judged_flags("trtllm-build", ["--max_beam"], "1.2.1")) == []  # argparse takes beginnings
-    assert list(judged_flags("trtllm-serve", ["--anything"], "0.15.0")) == []  # no table that far back
+    assert list(judge_flags("trtllm-build", ["--max_output_len"], "0.10.0")) == []
+    assert list(judge_flags("trtllm-build", ["--max_beam"], "1.2.1")) == []  # argparse takes beginnings
+    assert list(judge_flags("trtllm-serve", ["--anything"], "0.15.0")) == []  # no table that far back
 
 
 @pytest.mark.parametrize(
@@ -158,16 +162,19 @@ def test_flags_come_and_go_with_releases() -> None:
     ],
 )
 def test_who_wins_depends_on_the_release(key: str, version: str | None, expected: str) -> None:
-    assert winner(key, version) == expected
+    assert winning_side(key, version) == expected
 
 
 def test_a_section_in_the_file_replaced_the_flags_of_it_before_1_2() -> None:
-    assert sections_are_merged("1.1.0") is False
-    assert sections_are_merged("1.2.1") is True
-    assert sections_are_merged("") is None
+    assert are_sections_merged("1.1.0") is False
+    assert are_sections_merged("1.2.1") is True
+    assert are_sections_merged("") is None
 
 
-@given(key=st.text(max_size=30), version=st.none() | st.text(max_size=8) | st.sampled_from(table().releases))
+@given(
+    key=st.text(max_size=30),
+    version=st.none() | st.text(max_size=8) | st.sampled_from(option_table().releases),
+)
 def test_any_key_and_any_version_are_judged_without_an_error(key: str, version: str | None) -> None:
-    assert all(each.words for each in judged([key], version))
-    nearest(key)
+    assert all(verdict.words for verdict in judge_options([key], version))
+    nearest_option(key)

@@ -32,11 +32,11 @@ import pytest
 from support import make_onnx as make
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.profiles.onnx_shapes import check_deployment_shapes
+from trtdx.inspect.readers.onnx import onnx_file as onnx
 from trtdx.inspect.readers.onnx import profile_file
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
@@ -122,13 +122,16 @@ def by_trtdx(case, folder):
     model, profiles = case
     path = make.saved(folder / "model.onnx", model)
     (folder / "profiles.json").write_text(json.dumps({"profiles": profiles}))
-    artifacts = (onnx.read(HOST, path), profile_file.read(HOST, str(folder / "profiles.json")))
-    deployment = with_shapes_checked(HOST, Deployment(artifacts))
-    assert not deployment.first("profiles").unread
+    artifacts = (
+        onnx.read_onnx_file(HOST, path),
+        profile_file.read_profile_file(HOST, str(folder / "profiles.json")),
+    )
+    deployment = check_deployment_shapes(HOST, Deployment(artifacts))
+    assert not deployment.first_of("profiles").unread
     return [
-        each
-        for each in findings_from(agreements_in(onnx_agreements), deployment, BOOK)
-        if each.severity is Severity.ERROR
+        finding
+        for finding in judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
+        if finding.severity is Severity.ERROR
     ]
 
 
@@ -295,7 +298,8 @@ RESULTS = {"MatMul": product, "Concat": concatenation, "Relu": lambda shape: sha
 def one_size_fits(model, profile):
     """Return whether some dimension of a profile fits with one size only, and that is not its optimum."""
     static = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim] for each in model.graph.input
+        tensor.name: [dim.dim_value for dim in tensor.type.tensor_type.shape.dim]
+        for tensor in model.graph.input
     }
     ranges = {
         name: profile.get(name, dict.fromkeys(("min", "opt", "max"), dims)) for name, dims in static.items()
@@ -324,10 +328,10 @@ def is_told_stricter(case, verdict, errors):
     if verdict != "accepted":
         return False
     if len(profiles) > 1 and any(
-        "refused" in alone for alone, _ in by_tensorrt([(model, [each]) for each in profiles])
+        "refused" in alone for alone, _ in by_tensorrt([(model, [profile]) for profile in profiles])
     ):
         return True
-    return all("at the opt shapes" in each.message for each in errors) and any(
+    return all("at the opt shapes" in finding.message for finding in errors) and any(
         one_size_fits(model, profile) for profile in profiles
     )
 
@@ -342,10 +346,10 @@ def judged(tmp_path_factory):
 
 def told(case, verdict, errors):
     inputs = {
-        each.name: [dim.dim_param or dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        for each in case[0].graph.input
+        tensor.name: [dim.dim_param or dim.dim_value for dim in tensor.type.tensor_type.shape.dim]
+        for tensor in case[0].graph.input
     }
-    return f"{[each.op_type for each in case[0].graph.node]} {inputs} {case[1]}: TensorRT {verdict}; trtdx {[each.message for each in errors]}"
+    return f"{[node.op_type for node in case[0].graph.node]} {inputs} {case[1]}: TensorRT {verdict}; trtdx {[finding.message for finding in errors]}"
 
 
 def test_trtdx_and_tensorrt_agree(judged):
@@ -374,4 +378,9 @@ def test_both_verdicts_come_often_and_for_every_reason(judged):
     assert verdicts["accepted"] > CASES / 5
     assert verdicts["refused by the build"] > CASES / 10
     assert verdicts["refused by the profile's own check"] > CASES / 40
-    assert {each.code for _, _, errors in judged for each in errors} == {"DX142", "DX143", "DX936", "DX938"}
+    assert {finding.code for _, _, errors in judged for finding in errors} == {
+        "DX142",
+        "DX143",
+        "DX936",
+        "DX938",
+    }

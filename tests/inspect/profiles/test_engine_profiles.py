@@ -12,20 +12,20 @@ from support.make_engine import make_engine
 from support.make_settings import PADDED, engine
 from support.make_trace_log import glm_profile, glm_tensors
 from trtdx.host import RealHost
-from trtdx.inspect.profiles.engine_profiles import profiles_of, tensors_of, why_not_derived
-from trtdx.inspect.readers.engine.folder import READER
+from trtdx.inspect.profiles.engine_profiles import engine_profiles, engine_tensors, why_not_derived
+from trtdx.inspect.readers.engine.engine_folder import READER
 
 if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
 
 
 def bounds(artifact: Artifact, tensor: str, profile: int = 0, pp_rank: int = 0):
-    found = profiles_of(artifact, pp_rank)[profile].range_of(tensor)
-    return found and (found.min, found.opt, found.max)
+    span = engine_profiles(artifact, pp_rank)[profile].range_of(tensor)
+    return span and (span.min, span.opt, span.max)
 
 
 def names(artifact: Artifact, pp_rank: int = 0) -> set[str]:
-    return {each.tensor for profile in profiles_of(artifact, pp_rank) for each in profile.ranges}
+    return {span.tensor for profile in engine_profiles(artifact, pp_rank) for span in profile.ranges}
 
 
 def test_a_packed_engine_has_the_profile_that_tensorrt_llm_itself_prints():
@@ -34,16 +34,16 @@ def test_a_packed_engine_has_the_profile_that_tensorrt_llm_itself_prints():
         version="0.14.0", num_layers=28, num_heads=32, num_kv_heads=2, vocab_size=65024, max_batch_size=8,
         max_seq_len=2048, opt_num_tokens=8, tokens_per_block=64,
     )  # fmt: skip
-    (profile,) = profiles_of(chatglm)
-    wanted = glm_profile()
-    assert {each.tensor: (each.min, each.opt, each.max) for each in profile.ranges} == {
-        each.name: wanted[each.name] for each in glm_tensors() if each.mode == "I"
+    (profile,) = engine_profiles(chatglm)
+    expected = glm_profile()
+    assert {span.tensor: (span.min, span.opt, span.max) for span in profile.ranges} == {
+        tensor.name: expected[tensor.name] for tensor in glm_tensors() if tensor.mode == "I"
     }
-    assert [each.name for each in tensors_of(chatglm)] == [each.name for each in glm_tensors()]
+    assert [tensor.name for tensor in engine_tensors(chatglm)] == [tensor.name for tensor in glm_tensors()]
 
 
 def test_dynamic_dimensions_have_tensorrt_llms_names():
-    shapes = {each.name: each.shape for each in tensors_of(engine())}
+    shapes = {tensor.name: tensor.shape for tensor in engine_tensors(engine())}
     assert shapes["input_ids"] == ("num_tokens",)
     assert shapes["cache_indirection"] == ("batch_size_cache", 1, "max_seq_len")
     assert shapes["logits"] == ("batch_size_last_token_ids", 128256)
@@ -61,9 +61,9 @@ def test_a_padded_engine_without_gemm_plugin_has_a_profile_for_prompts_and_one_f
 
 
 def test_a_padded_engine_with_both_plugins_has_one_profile():
-    (profile,) = profiles_of(engine(**PADDED))
-    found = profile.range_of("input_ids")
-    assert (found.min, found.opt, found.max) == ((1, 1), (32, 1), (64, 1024))
+    (profile,) = engine_profiles(engine(**PADDED))
+    span = profile.range_of("input_ids")
+    assert (span.min, span.opt, span.max) == ((1, 1), (32, 1), (64, 1024))
 
 
 def test_without_attention_plugin_there_is_a_mask_and_the_prompts_find_an_empty_cache():
@@ -76,9 +76,9 @@ def test_without_attention_plugin_there_is_a_mask_and_the_prompts_find_an_empty_
 
 
 def test_without_cache_there_is_neither_cache_nor_indirection():
-    found = names(engine(kv_cache_type="disabled"))
-    assert not {"kv_cache_block_offsets", "cache_indirection", "sequence_length"} & found
-    assert "context_lengths" in found
+    tensor_names = names(engine(kv_cache_type="disabled"))
+    assert not {"kv_cache_block_offsets", "cache_indirection", "sequence_length"} & tensor_names
+    assert "context_lengths" in tensor_names
 
 
 def test_multiple_profiles_are_cut_by_tokens():
@@ -98,8 +98,8 @@ def test_multiple_profiles_of_few_tokens_have_the_builders_gap():
 
 
 def test_the_number_of_profiles_can_be_forced_down():
-    assert len(profiles_of(engine(multiple_profiles=True, build__force_num_profiles=2))) == 2
-    assert len(profiles_of(engine(multiple_profiles=True, build__force_num_profiles="2"))) == 6
+    assert len(engine_profiles(engine(multiple_profiles=True, build__force_num_profiles=2))) == 2
+    assert len(engine_profiles(engine(multiple_profiles=True, build__force_num_profiles="2"))) == 6
 
 
 def test_each_pipeline_rank_has_its_own_inputs():
@@ -154,27 +154,27 @@ def test_settings_add_inputs(changes, tensor, largest):
     ],
 )
 def test_releases_differ(version, tensor, largest):
-    found = bounds(engine(version=version), tensor)
-    assert (found and found[2]) == largest
+    span = bounds(engine(version=version), tensor)
+    assert (span and span[2]) == largest
 
 
 def test_the_source_says_which_release_and_what_is_not_sure():
-    assert profiles_of(engine())[0].source == "derived from build settings of 1.2.1"
-    assert "not verified" in profiles_of(engine(version="0.8.0"))[0].source
-    assert "not verified" in profiles_of(engine(version="0.11.0.dev2024060400"))[0].source
-    assert "an unstated release" in profiles_of(engine(version=None))[0].source
-    assert "Eagle adds" in profiles_of(engine(architecture="EagleForCausalLM"))[0].source
+    assert engine_profiles(engine())[0].source == "derived from build settings of 1.2.1"
+    assert "not verified" in engine_profiles(engine(version="0.8.0"))[0].source
+    assert "not verified" in engine_profiles(engine(version="0.11.0.dev2024060400"))[0].source
+    assert "an unstated release" in engine_profiles(engine(version=None))[0].source
+    assert "Eagle adds" in engine_profiles(engine(architecture="EagleForCausalLM"))[0].source
 
 
 def test_inputs_before_0_8_are_not_derived():
     old = engine(version=None, era="before 0.8", max_seq_len=2560)
-    assert profiles_of(old) == ()
-    assert tensors_of(old) == ()
+    assert engine_profiles(old) == ()
+    assert engine_tensors(old) == ()
     assert "before 0.8" in why_not_derived(old)
 
 
 def test_inputs_whose_sizes_are_not_stated_are_left_out_and_named():
-    (profile,) = profiles_of(engine(num_layers=None))
+    (profile,) = engine_profiles(engine(num_layers=None))
     assert profile.range_of("host_max_attention_window_sizes") is None
     assert "host_max_attention_window_sizes" in profile.source
 
@@ -190,7 +190,7 @@ def test_inputs_whose_sizes_are_not_stated_are_left_out_and_named():
 )
 def test_what_cannot_be_derived_says_why(changes, reason):
     unknown = engine(**changes)
-    assert (profiles_of(unknown), tensors_of(unknown)) == ((), ())
+    assert (engine_profiles(unknown), engine_tensors(unknown)) == ((), ())
     assert reason in why_not_derived(unknown)
 
 
@@ -209,11 +209,11 @@ def test_an_encoder_takes_the_text_alone():
 
 @pytest.mark.parametrize("version", ["0.9.0", "0.12.0", "0.16.0", "0.20.0", "1.2.1"])
 def test_engines_of_every_release_have_profiles(tmp_path, version):
-    found = READER.read(RealHost(), str(make_engine(tmp_path, version)))
-    profiles = profiles_of(found)
+    artifact = READER.read(RealHost(), str(make_engine(tmp_path, version)))
+    profiles = engine_profiles(artifact)
     assert profiles
     assert "left out" not in profiles[0].source
-    assert {"input_ids", "cache_indirection"} <= names(found)
+    assert {"input_ids", "cache_indirection"} <= names(artifact)
 
 
 @given(
@@ -236,12 +236,12 @@ def test_engines_of_every_release_have_profiles(tmp_path, version):
     )
 )
 def test_every_range_is_one_that_tensorrt_takes(changes):
-    found = engine(**{name.replace(".", "__"): value for name, value in changes.items()})
-    tensors = {each.name: each for each in tensors_of(found)}
-    for profile in profiles_of(found):
-        for each in profile.ranges:
+    changed_engine = engine(**{name.replace(".", "__"): value for name, value in changes.items()})
+    tensors = {tensor.name: tensor for tensor in engine_tensors(changed_engine)}
+    for profile in engine_profiles(changed_engine):
+        for span in profile.ranges:
             assert all(
-                low <= best <= high for low, best, high in zip(each.min, each.opt, each.max, strict=True)
+                low <= best <= high for low, best, high in zip(span.min, span.opt, span.max, strict=True)
             )
-            sizes = zip(tensors[each.tensor].shape, each.max, strict=True)
+            sizes = zip(tensors[span.tensor].shape, span.max, strict=True)
             assert all(isinstance(size, str) or size == high for size, high in sizes)

@@ -14,13 +14,13 @@ from support import make_onnx as make
 from trtdx.errors import MissingExtraError
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.profiles.onnx_check import COMPARED, ONE_TYPE, UNFIT
-from trtdx.inspect.profiles.onnx_importers import IMPORTED
-from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.profiles.onnx_check import COMPARED_DTYPES, SHAPE_FAILURE_OPERATORS, SINGLE_TYPE_OPERATORS
+from trtdx.inspect.profiles.onnx_operators import IMPORTED_OPERATORS
+from trtdx.inspect.profiles.onnx_shapes import check_deployment_shapes
+from trtdx.inspect.readers.onnx import onnx_file as onnx
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
@@ -63,13 +63,13 @@ def ask(models=(), names=()):
 
 
 def checked(path):
-    return with_shapes_checked(HOST, Deployment((onnx.read(HOST, path),)))
+    return check_deployment_shapes(HOST, Deployment((onnx.read_onnx_file(HOST, path),)))
 
 
 @pytest.fixture
 def findings(tmp_path):
     def check(made):
-        return findings_from(
+        return judge_findings(
             agreements_in(onnx_agreements), checked(make.saved(tmp_path / "model.onnx", made)), BOOK
         )
 
@@ -83,8 +83,8 @@ def one(op, *shapes, kinds=(), weights=(), opset=17, extra=(), outputs=("z",), *
         for position, (name, shape) in enumerate(zip("abc", shapes, strict=False))
     ]
     names = [name for name, *_ in inputs]
-    made = make.node(op, [*names, *extra], list(outputs), "it", **attributes)
-    return make.model([made], inputs, [("z", None)], weights, opset=opset, ir_version=8)
+    made_node = make.node(op, [*names, *extra], list(outputs), "it", **attributes)
+    return make.model([made_node], inputs, [("z", None)], weights, opset=opset, ir_version=8)
 
 
 def axes(*values, name="t"):
@@ -130,14 +130,14 @@ def mixed(op, first, second):
         op, ([2, 2], [2, 2])
     )
     attributes = {"Concat": {"axis": 0}, "Einsum": {"equation": "ij,jk->ik"}}.get(op, {})
-    made = one(op, *shapes, kinds=(first, second), **attributes)
+    model = one(op, *shapes, kinds=(first, second), **attributes)
     if op == "Where":
-        made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, [2, 2]))
-        made.graph.node[0].input[:] = ["c", "a", "b"]
-    return made
+        model.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, [2, 2]))
+        model.graph.node[0].input[:] = ["c", "a", "b"]
+    return model
 
 
-@pytest.mark.parametrize("op", sorted(UNFIT))
+@pytest.mark.parametrize("op", sorted(SHAPE_FAILURE_OPERATORS))
 def test_sizes_that_contradict_each_other_are_found(findings, op):
     (finding,) = findings(wrong(op))
     assert (finding.code, finding.severity) == ("DX162", Severity.ERROR)
@@ -145,12 +145,12 @@ def test_sizes_that_contradict_each_other_are_found(findings, op):
 
 
 def test_tensorrt_refuses_each_of_them(tmp_path):
-    ops = sorted(UNFIT)
+    ops = sorted(SHAPE_FAILURE_OPERATORS)
     answers = ask([make.saved(tmp_path / f"{op}.onnx", wrong(op)) for op in ops])["models"]
     assert [op for op, accepted in zip(ops, answers, strict=True) if accepted] == []
 
 
-@pytest.mark.parametrize("op", sorted(ONE_TYPE))
+@pytest.mark.parametrize("op", sorted(SINGLE_TYPE_OPERATORS))
 def test_types_that_differ_are_found(findings, op):
     (finding,) = findings(mixed(op, TensorProto.FLOAT, HALF))
     assert (finding.code, finding.severity) == ("DX161", Severity.WARNING)
@@ -163,8 +163,8 @@ def test_tensorrt_refuses_mixed_types_too(tmp_path):
         (TensorProto.BFLOAT16, TensorProto.FLOAT),
         (HALF, TensorProto.BFLOAT16),
     ]
-    made = [(op, *pair) for op in sorted(ONE_TYPE) for pair in pairs]
-    numbers = [kind for kind, name in COMPARED.items() if name.startswith("int")]
+    made = [(op, *pair) for op in sorted(SINGLE_TYPE_OPERATORS) for pair in pairs]
+    numbers = [kind for kind, name in COMPARED_DTYPES.items() if name.startswith("int")]
     made += [
         ("Add", *numbers),
         ("Concat", *numbers),
@@ -233,34 +233,32 @@ def test_what_onnx_forbids_and_tensorrt_takes_gives_nothing(findings, made):
 
 @pytest.mark.parametrize(("op", "kept"), [("Reshape", (3, 2)), ("Expand", (2, 3)), ("Unsqueeze", (0,))])
 def test_a_shape_that_is_kept_in_another_file_gives_nothing(tmp_path, op, kept):
-    made = one(op, [2, 3], extra=("t",), weights=[axes(*kept)])
-    (tensor,) = made.graph.initializer
+    model = one(op, [2, 3], extra=("t",), weights=[axes(*kept)])
+    (tensor,) = model.graph.initializer
     (tmp_path / "shape.bin").write_bytes(tensor.raw_data)
     tensor.ClearField("raw_data")
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="shape.bin")
-    assert (
-        findings_from(agreements_in(onnx_agreements), checked(make.saved(tmp_path / "a.onnx", made)), BOOK)
-        == []
-    )
+    deployment = checked(make.saved(tmp_path / "a.onnx", model))
+    assert judge_findings(agreements_in(onnx_agreements), deployment, BOOK) == []
 
 
 def test_a_branch_that_cannot_work_gives_nothing(findings):
     out = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     bad = helper.make_graph([make.node("Squeeze", ["x", "t"], ["y"])], "bad", [], out)
     good = helper.make_graph([make.node("Identity", ["x"], ["y"])], "good", [], out)
-    made = make.model(
+    model = make.model(
         [make.node("If", ["condition"], ["z"], then_branch=bad, else_branch=good)],
         [("x", [2, 3]), ("condition", [], TensorProto.BOOL)],
         [("z", None)],
         [axes(1)],
     )
-    assert findings(made) == []
+    assert findings(model) == []
 
 
 def test_operators_of_other_domains_need_a_plugin(findings):
-    made = one("Rope", [2, 3], domain="com.acme")
-    (finding,) = findings(made)
+    model = one("Rope", [2, 3], domain="com.acme")
+    (finding,) = findings(model)
     assert (finding.code, finding.severity) == ("DX140", Severity.WARNING)
     assert finding.message.endswith("takes for plugins: com.acme::Rope")
 
@@ -276,22 +274,21 @@ def test_domains_that_tensorrt_does_not_mind_give_nothing(findings):
 
 def test_the_parser_imports_exactly_the_names_we_have():
     others = ["FusedMatMul", "BiasGelu", "SkipLayerNormalization", "ATen", "TreeEnsemble", "MyCustomOp"]
-    assert set(ask(names=[*IMPORTED, *others])["names"]) == IMPORTED
+    assert set(ask(names=[*IMPORTED_OPERATORS, *others])["names"]) == IMPORTED_OPERATORS
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.formats.onnx.weightless.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.need", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
     assert deployment.first("onnx").unread == (
         "the types and shapes inside the graph were not checked: "
         "onnx is needed to check types and shapes inside the graph (pip install 'trtdx[onnx]')",
     )
-    assert [each.code for each in findings_from(agreements_in(onnx_agreements), deployment, BOOK)] == [
-        "DX140"
-    ]
+    findings = judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
+    assert [finding.code for finding in findings] == ["DX140"]
 
 
 @pytest.mark.parametrize(("depth", "words"), [(40, "unfold to too many"), (400, "too deeply")])
@@ -307,10 +304,10 @@ def test_functions_that_unfold_without_end_are_not_followed(tmp_path, depth, wor
         return helper.make_function("local", f"F{level}", ["v0"], [f"v{len(inner)}"], nodes, opsets)
 
     call = [make.node(f"F{depth}", ["x"], ["z"], domain="local")]
-    made = make.model(
+    model = make.model(
         call, [("x", [2])], [("z", [2])], functions=[function(level) for level in range(depth + 1)]
     )
-    assert words in checked(make.saved(tmp_path / "a.onnx", made)).first("onnx").unread[0]
+    assert words in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
 
 
 def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path):
@@ -318,7 +315,7 @@ def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path
     body = [helper.make_node("F", ["a"], ["b"], domain="local")]
     function = helper.make_function("local", "F", ["a"], ["b"], body, opsets)
     call = [make.node("F", ["x"], ["z"], domain="local")]
-    made = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
-    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", made)).first("onnx").unread[0]
-    made = one("Split", [4], num_outputs=10**9, opset=18)
-    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", made)).first("onnx").unread[0]
+    model = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
+    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
+    model = one("Split", [4], num_outputs=10**9, opset=18)
+    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", model)).first("onnx").unread[0]

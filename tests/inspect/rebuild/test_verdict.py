@@ -9,16 +9,18 @@ import pytest
 
 from support.make_engine import make_engine, plan_bytes
 from trtdx.host import RealHost
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.engine.machine import ROWS
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.facts.machine import machine_from
-from trtdx.inspect.readers.engine.folder import READER
+from trtdx.inspect.facts.machine import machine_from_flags
+from trtdx.inspect.readers.engine.engine_folder import READER
 from trtdx.inspect.rebuild.verdict import rebuild_section
 
 
 def answer(path, runtime="", gpu=""):
-    section = rebuild_section(READER.read(RealHost(), str(path)), machine_from(runtime=runtime, gpu=gpu))
+    section = rebuild_section(
+        READER.read(RealHost(), str(path)), machine_from_flags(runtime=runtime, gpu=gpu)
+    )
     assert section.key == "rebuild"
     assert section.rows[0][0] == "verdict"
     return section.rows[0][1], section.rows[0][2]
@@ -65,7 +67,7 @@ def test_a_patch_release_needs_none(tmp_path):
 )
 def test_a_pre_release_is_no_patch_of_what_follows(tmp_path, built, runtime, verdict):
     section = rebuild_section(
-        READER.read(RealHost(), str(make_engine(tmp_path, built))), machine_from(runtime=runtime)
+        READER.read(RealHost(), str(make_engine(tmp_path, built))), machine_from_flags(runtime=runtime)
     )
     assert next(row[1] for row in section.rows if row[0] == "release") == verdict
 
@@ -98,7 +100,7 @@ def test_an_engine_that_states_no_release_is_told_by_its_keys_and_plans(
     (tmp_path / "config.json").write_text(json.dumps(config))
     told, reason = answer(tmp_path, runtime, "L40S")
     if runtime == "0.7.0":  # TensorRT of 0.7.0 is not in the table
-        section = rebuild_section(READER.read(RealHost(), str(tmp_path)), machine_from(runtime=runtime))
+        section = rebuild_section(READER.read(RealHost(), str(tmp_path)), machine_from_flags(runtime=runtime))
         told = next(row[1] for row in section.rows if row[0] == "release")
     assert told == verdict
     assert words in reason
@@ -115,7 +117,7 @@ def test_every_plan_must_fit_the_gpu(tmp_path):
 def test_no_plan_wrote_what_no_plan_told(tmp_path):
     make_engine(tmp_path, "0.12.0")
     (tmp_path / "rank0.engine").unlink()
-    section = rebuild_section(READER.read(RealHost(), str(tmp_path)), machine_from(runtime="0.16.0"))
+    section = rebuild_section(READER.read(RealHost(), str(tmp_path)), machine_from_flags(runtime="0.16.0"))
     reason = next(row[2] for row in section.rows if row[0] == "TensorRT")
     assert reason == "no plan was read, but 0.12.0 has TensorRT 10.3.0.26, and 10.7.0.23 is to read its plans"
 
@@ -157,13 +159,13 @@ def test_a_release_nobody_knows_is_said_so(tmp_path):
 
 def test_the_findings_come_with_the_answer(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path, "0.12.0", sm=90)))
-    machine = machine_from(runtime="1.2.1", gpu="L40S")
-    findings = findings_from(ROWS, Deployment((engine, machine)), book)
+    machine = machine_from_flags(runtime="1.2.1", gpu="L40S")
+    findings = judge_findings(ROWS, Deployment((engine, machine)), book)
     assert rebuild_section(engine, machine).rows[0][1] == "yes"
     assert {finding.code for finding in findings} == {"DX200", "DX201"}
 
 
 def test_nothing_is_found_where_nothing_is_to_be_rebuilt(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path)))
-    machine = machine_from(runtime="1.2.1", gpu="L40S", gpus=1)
-    assert findings_from(ROWS, Deployment((engine, machine)), book) == []
+    machine = machine_from_flags(runtime="1.2.1", gpu="L40S", gpus=1)
+    assert judge_findings(ROWS, Deployment((engine, machine)), book) == []

@@ -26,9 +26,9 @@ import sys
 import pytest
 
 from support.paths import SUPPORT
-from trtdx.inspect.facts.artifact import Artifact, Facts
-from trtdx.inspect.profiles.engine_profiles import inputs_of, profiles_of, settings_of
-from trtdx.inspect.requests.request_shapes import Checker
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
+from trtdx.inspect.profiles.engine_profiles import engine_profiles, inputs_of_rank, settings_from_engine
+from trtdx.inspect.requests.request_shapes import RequestChecker
 from trtdx.inspect.requests.requests import Request
 
 pytestmark = pytest.mark.skipif(
@@ -69,10 +69,10 @@ def some_engine(choice: random.Random) -> Artifact:
         "lora.target_modules": ["attn_q", "attn_v"],
         "speculative_mode": "LOOKAHEAD_DECODING",
     }
-    kept = Facts()
+    collected = FactCollector()
     for name, value in facts.items():
-        kept.put(name, value, "config.json")
-    return Artifact("engine", "engine", kept.done())
+        collected.put(name, value, "config.json")
+    return Artifact("engine", "engine", collected.to_dict())
 
 
 def some_request(choice: random.Random, engine: Artifact) -> Request:
@@ -92,25 +92,25 @@ def some_request(choice: random.Random, engine: Artifact) -> Request:
 
 
 def case_of(engine: Artifact, requests: list[Request]) -> dict[str, object]:
-    inputs = [each for each in inputs_of(settings_of(engine)) if each.mode == "in"]
-    profiles = profiles_of(engine)
+    inputs = [tensor for tensor in inputs_of_rank(settings_from_engine(engine)) if tensor.mode == "in"]
+    profiles = engine_profiles(engine)
     steps = []
     for request in requests:
         by_step: dict[tuple[str, int], list] = {}
-        for fit in Checker(engine).fits(request):
+        for fit in RequestChecker(engine).input_fits(request):
             row = (fit.tensor, fit.low, fit.shape, fit.high)
             by_step.setdefault((fit.step, fit.profile), []).append(row)
         steps += [{"shapes": rows} for rows in by_step.values()]
     return {
         "inputs": [
             (
-                each.name,
-                each.dtype,
-                [axis.name if axis.is_dynamic else axis.spans[0][2] for axis in each.axes],
+                tensor.name,
+                tensor.dtype,
+                [axis.name if axis.is_dynamic else axis.spans[0][2] for axis in tensor.axes],
             )
-            for each in inputs
+            for tensor in inputs
         ],
-        "profiles": [{each.tensor: (each.min, each.opt, each.max) for each in p.ranges} for p in profiles],
+        "profiles": [{span.tensor: (span.min, span.opt, span.max) for span in p.ranges} for p in profiles],
         "steps": steps,
     }
 
@@ -148,8 +148,8 @@ def test_tensorrt_finds_the_same_shapes_inside_the_profile(asked):
     for case, answer in asked:
         for step, verdicts in zip(case["steps"], answer["inside"], strict=True):
             for (name, low, shape, high), verdict in zip(step["shapes"], verdicts, strict=True):
-                ours = all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True))
-                different += [(name, low, shape, high)] if ours != verdict else []
+                is_within = all(a <= b <= c for a, b, c in zip(low, shape, high, strict=True))
+                different += [(name, low, shape, high)] if is_within != verdict else []
                 inside, outside = inside + verdict, outside + (not verdict)
     assert different == []
     assert inside > 1000

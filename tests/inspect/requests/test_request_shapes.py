@@ -11,43 +11,48 @@ from hypothesis import strategies as st
 from support.make_settings import PADDED, engine
 from trtdx.host import RealHost
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.requests.limits import takers
-from trtdx.inspect.requests.request_shapes import COLUMNS, Checker, shape_section, steps_of
-from trtdx.inspect.requests.requests import NAMES, Request, parse_request, read_requests
+from trtdx.inspect.requests.limits import engine_loads
+from trtdx.inspect.requests.request_shapes import (
+    SHAPE_COLUMNS,
+    RequestChecker,
+    shape_section,
+    steps_of_request,
+)
+from trtdx.inspect.requests.requests import FIELD_NAMES, Request, parse_request, read_request_trace
 
 BARE = PADDED | {"plugin.gpt_attention_plugin": False, "plugin.gemm_plugin": False}
 
 
 def shapes(artifact, request: Request, *, chunked: bool = False) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the shape of each input by step."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for fit in Checker(artifact, chunked=chunked).fits(request):
-        found.setdefault(fit.step, {})[fit.tensor] = fit.shape
-    return found
+    shapes_by_step: dict[str, dict[str, tuple[int, ...]]] = {}
+    for fit in RequestChecker(artifact, chunked=chunked).input_fits(request):
+        shapes_by_step.setdefault(fit.step, {})[fit.tensor] = fit.shape
+    return shapes_by_step
 
 
 def test_a_packed_engine_gets_all_prompts_in_a_row_and_then_a_token_for_each():
-    found = shapes(engine(max_beam_width=2), Request(batch=4, input_len=100, output_len=50, beam=2))
-    assert list(found) == ["context", "generation"]
-    assert found["context"]["input_ids"] == (400,)
-    assert found["context"]["sequence_length"] == (4,)
-    assert found["generation"]["input_ids"] == (8,)
-    assert found["generation"]["kv_cache_block_offsets"] == (1, 8, 2, 5)
-    assert found["generation"]["cache_indirection"] == (4, 2, 150)
+    step_shapes = shapes(engine(max_beam_width=2), Request(batch=4, input_len=100, output_len=50, beam=2))
+    assert list(step_shapes) == ["context", "generation"]
+    assert step_shapes["context"]["input_ids"] == (400,)
+    assert step_shapes["context"]["sequence_length"] == (4,)
+    assert step_shapes["generation"]["input_ids"] == (8,)
+    assert step_shapes["generation"]["kv_cache_block_offsets"] == (1, 8, 2, 5)
+    assert step_shapes["generation"]["cache_indirection"] == (4, 2, 150)
 
 
 def test_a_padded_engine_gets_rows_as_long_as_the_longest_prompt():
-    found = shapes(engine(**PADDED), Request(batch=4, input_len=100, output_len=50))
-    assert found["context"]["input_ids"] == (4, 100)
-    assert found["generation"]["input_ids"] == (4, 1)
-    assert found["context"]["past_key_value_0"] == (4, 2, 8, 150, 128)
+    step_shapes = shapes(engine(**PADDED), Request(batch=4, input_len=100, output_len=50))
+    assert step_shapes["context"]["input_ids"] == (4, 100)
+    assert step_shapes["generation"]["input_ids"] == (4, 1)
+    assert step_shapes["context"]["past_key_value_0"] == (4, 2, 8, 150, 128)
 
 
 def test_without_attention_plugin_cache_and_mask_grow_step_by_step():
-    found = shapes(engine(**BARE), Request(batch=4, input_len=100, output_len=50))
-    assert list(found) == ["context", "generation, first step", "generation, last step"]
-    assert [each["attention_mask"] for each in found.values()] == [(4, 100), (4, 101), (4, 149)]
-    assert [each["past_key_value_0"][3] for each in found.values()] == [0, 100, 148]
+    step_shapes = shapes(engine(**BARE), Request(batch=4, input_len=100, output_len=50))
+    assert list(step_shapes) == ["context", "generation, first step", "generation, last step"]
+    assert [sizes["attention_mask"] for sizes in step_shapes.values()] == [(4, 100), (4, 101), (4, 149)]
+    assert [sizes["past_key_value_0"][3] for sizes in step_shapes.values()] == [0, 100, 148]
 
 
 def test_the_first_token_comes_from_the_prompt():
@@ -60,54 +65,54 @@ def test_the_first_token_comes_from_the_prompt():
 
 def test_with_chunked_context_a_long_prompt_is_several_steps():
     long = engine(max_seq_len=32768)
-    found = shapes(long, Request(input_len=20000, output_len=10), chunked=True)
-    assert [(step, each["input_ids"]) for step, each in found.items()] == [
+    step_shapes = shapes(long, Request(input_len=20000, output_len=10), chunked=True)
+    assert [(step, sizes["input_ids"]) for step, sizes in step_shapes.items()] == [
         ("context, chunk 1 of 3", (8192,)),
         ("context, chunk 3 of 3", (3616,)),
         ("generation", (1,)),
     ]
-    assert Checker(long, chunked=True).takes(Request(input_len=20000, output_len=10))
-    assert not Checker(long).takes(Request(input_len=20000, output_len=10))
+    assert RequestChecker(long, chunked=True).accepts(Request(input_len=20000, output_len=10))
+    assert not RequestChecker(long).accepts(Request(input_len=20000, output_len=10))
 
 
 def test_draft_tokens_make_steps_longer():
     medusa = engine(max_draft_len=63, speculative_mode="MEDUSA")
-    found = shapes(medusa, Request(batch=2, input_len=100, output_len=50))
-    assert found["generation"]["input_ids"] == (128,)
-    assert found["generation"]["spec_decoding_packed_mask"] == (128, 2)
-    assert found["context"]["spec_decoding_generation_lengths"] == (0,)
+    step_shapes = shapes(medusa, Request(batch=2, input_len=100, output_len=50))
+    assert step_shapes["generation"]["input_ids"] == (128,)
+    assert step_shapes["generation"]["spec_decoding_packed_mask"] == (128, 2)
+    assert step_shapes["context"]["spec_decoding_generation_lengths"] == (0,)
     external = engine(max_draft_len=4, speculative_mode="DRAFT_TOKENS_EXTERNAL")
-    found = shapes(external, Request(batch=2, input_len=100, output_len=50, draft_len=4))
-    assert found["context"]["input_ids"] == (208,)
-    assert found["generation"]["input_ids"] == (2,)
+    step_shapes = shapes(external, Request(batch=2, input_len=100, output_len=50, draft_len=4))
+    assert step_shapes["context"]["input_ids"] == (208,)
+    assert step_shapes["generation"]["input_ids"] == (2,)
 
 
 def test_the_encoders_input_is_there_only_in_the_first_step():
     decoder = engine(architecture="DecoderModel", max_input_len=1, max_encoder_input_len=1024)
-    found = shapes(decoder, Request(batch=2, input_len=1, output_len=50, encoder_input_len=300))
-    assert found["context"]["encoder_output"] == (600, 4096)
-    assert found["generation"]["encoder_output"] == (0, 4096)
-    assert found["context"]["encoder_max_input_length"] == (300,)
+    step_shapes = shapes(decoder, Request(batch=2, input_len=1, output_len=50, encoder_input_len=300))
+    assert step_shapes["context"]["encoder_output"] == (600, 4096)
+    assert step_shapes["generation"]["encoder_output"] == (0, 4096)
+    assert step_shapes["context"]["encoder_max_input_length"] == (300,)
 
 
 def test_the_profile_is_chosen_by_phase_or_by_tokens():
-    split = Checker(engine(**PADDED, plugin__gemm_plugin=False))
+    split = RequestChecker(engine(**PADDED, plugin__gemm_plugin=False))
     assert [
         fit.profile
-        for fit in split.fits(Request(batch=2, input_len=9, output_len=5))
+        for fit in split.input_fits(Request(batch=2, input_len=9, output_len=5))
         if fit.tensor == "input_ids"
     ] == [0, 1]
-    cut = Checker(engine(multiple_profiles=True))
+    cut = RequestChecker(engine(multiple_profiles=True))
     assert [
         fit.profile
-        for fit in cut.fits(Request(batch=2, input_len=200, output_len=5))
+        for fit in cut.input_fits(Request(batch=2, input_len=200, output_len=5))
         if fit.tensor == "input_ids"
     ] == [3, 0]
 
 
 def test_a_misfit_names_axis_meaning_bounds_and_flag():
     section = shape_section(engine(), [parse_request("input_len=9000,output_len=100")])
-    assert section.columns == COLUMNS
+    assert section.columns == SHAPE_COLUMNS
     assert section.title == "Shapes of input_len=9000,output_len=100 in engine"
     rows = {(row[0], row[2]): row for row in section.rows}
     row = rows["context", "input_ids"]
@@ -147,23 +152,23 @@ def test_of_a_trace_the_worst_request_is_shown(tmp_path):
     path = tmp_path / "trace.jsonl"
     lengths = [*range(100, 200), 9001, 9002, 9000]
     path.write_text("".join(json.dumps({"input_len": n, "output_len": 9}) + "\n" for n in lengths))
-    section = shape_section(engine(), [read_requests(RealHost(), str(path))])
+    section = shape_section(engine(), [read_request_trace(RealHost(), str(path))])
     assert section.title.startswith("Shapes of input_len=9002,output_len=9 in")
     assert "3 of 103 requests do not fit as asked; the worst is shown" in section.note
 
 
 def test_profiles_that_were_read_count_before_derived_ones():
     known = engine()
-    from trtdx.formats.tensorrt.nouns import Profile, Range
+    from trtdx.formats.tensorrt.nouns import OptimizationProfile, ShapeRange
 
     read = type(known)(
         "engine",
         "e",
         known.facts,
-        profiles=(Profile(0, (Range("input_ids", (1,), (8,), (50,)),), "read from a log"),),
+        profiles=(OptimizationProfile(0, (ShapeRange("input_ids", (1,), (8,), (50,)),), "read from a log"),),
     )
-    assert not Checker(read).takes(Request(input_len=51))
-    assert Checker(read).takes(Request(input_len=50, output_len=9))
+    assert not RequestChecker(read).accepts(Request(input_len=51))
+    assert RequestChecker(read).accepts(Request(input_len=50, output_len=9))
 
 
 def buildable(changes):
@@ -195,10 +200,10 @@ SIZES = st.tuples(st.integers(1, 80), st.integers(1, 7000), st.integers(1, 7000)
 
 def within(artifact, batch: int, prompt: int, answer: int, beam: int) -> Request:
     """Return the largest request that is no larger than the numbers and than any limit of the engine."""
-    s = Checker(artifact).settings
+    s = RequestChecker(artifact).settings
     beam, prompt = min(beam, s.max_beam_width), min(prompt, s.max_input_len)
     batch = min(batch, s.max_batch_size)
-    if s.packed and not (s.splits_phases and s.since(0, 10)):
+    if s.is_packed and not (s.splits_phases and s.since(0, 10)):
         prompt = min(prompt, s.max_num_tokens)
         batch = max(1, min(batch, s.max_num_tokens // max(prompt, beam)))
     return Request(batch, prompt, max(1, min(answer, s.max_seq_len - prompt)), beam)
@@ -207,17 +212,17 @@ def within(artifact, batch: int, prompt: int, answer: int, beam: int) -> Request
 @given(ENGINES, SIZES)
 def test_a_request_inside_all_limits_fits(artifact, sizes):
     request = within(artifact, *sizes)
-    checker = Checker(artifact)
-    assert checker.misfits(request) == []
-    assert checker.takes(request)
+    checker = RequestChecker(artifact)
+    assert checker.misfitting_inputs(request) == []
+    assert checker.accepts(request)
 
 
 @given(ENGINES, SIZES, SIZES)
 def test_a_larger_request_never_fits_where_a_smaller_one_does_not(artifact, sizes, more):
     small = Request(*sizes)
     large = Request(*(a + b for a, b in zip(sizes, more, strict=True)))
-    checker = Checker(artifact)
-    assert not (checker.takes(large) and not checker.takes(small))
+    checker = RequestChecker(artifact)
+    assert not (checker.accepts(large) and not checker.accepts(small))
 
 
 @given(ENGINES, SIZES, SIZES)
@@ -225,27 +230,31 @@ def test_enlarging_a_request_never_removes_a_misfit(artifact, sizes, more):
     assume(not artifact.get("multiple_profiles"))  # a larger step may be served by another profile
     small = Request(*sizes)
     large = Request(*(a + b for a, b in zip(sizes, more, strict=True)))
-    checker = Checker(artifact)
+    checker = RequestChecker(artifact)
 
     def wrong(request):
-        return {(fit.step, fit.tensor, axis) for fit in checker.misfits(request) for axis in fit.misfits}
+        return {
+            (fit.step, fit.tensor, axis)
+            for fit in checker.misfitting_inputs(request)
+            for axis in fit.misfit_axes
+        }
 
     assert {each for each in wrong(small) if each[0] in _steps(checker, large)} <= wrong(large)
 
 
 def _steps(checker, request):
-    return {step.name for step in steps_of(checker.settings, request)}
+    return {step.name for step in steps_of_request(checker.settings, request)}
 
 
 @given(ENGINES, SIZES)
 def test_the_quick_answer_is_the_long_one(artifact, sizes):
-    checker = Checker(artifact)
-    assert checker.takes(Request(*sizes)) == (not checker.misfits(Request(*sizes)))
+    checker = RequestChecker(artifact)
+    assert checker.accepts(Request(*sizes)) == (not checker.misfitting_inputs(Request(*sizes)))
 
 
-@pytest.mark.parametrize("key", NAMES)
+@pytest.mark.parametrize("key", FIELD_NAMES)
 def test_every_part_of_a_request_reaches_the_engine(key):
-    (taker,) = takers(Deployment((engine(), parse_request(f"{key}=7"))))
+    (taker,) = engine_loads(Deployment((engine(), parse_request(f"{key}=7"))))
     assert getattr(taker.requests[0], key) == 7
 
 

@@ -14,36 +14,44 @@ from hypothesis import strategies as st
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.requests import requests as module
-from trtdx.inspect.requests.requests import Request, parse_request, read_requests, requests_from, requests_in
+from trtdx.inspect.requests.requests import (
+    Request,
+    parse_request,
+    read_request_trace,
+    requests_from_flags,
+    requests_of_artifacts,
+)
 
 
 def only(artifact) -> Request:
-    (request,) = requests_in([artifact])
+    (request,) = requests_of_artifacts([artifact])
     return request
 
 
 def trace(tmp_path, *records, name="trace.jsonl"):
     path = tmp_path / name
-    path.write_text("".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in records))
-    return read_requests(RealHost(), str(path))
+    path.write_text(
+        "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
+    )
+    return read_request_trace(RealHost(), str(path))
 
 
 def test_a_request_in_words():
-    found = parse_request(
+    artifact = parse_request(
         "batch=8,input_len=9000,output_len=512,beam=2,draft_len=4,prompt_table=576,lora_rank=16"
     )
-    assert only(found) == Request(8, 9000, 512, 2, 4, 576, 16, where=found.path)
-    assert found.facts["request.input_len"].where.endswith(": input_len")
+    assert only(artifact) == Request(8, 9000, 512, 2, 4, 576, 16, where=artifact.path)
+    assert artifact.facts["request.input_len"].where.endswith(": input_len")
 
 
 def test_other_spellings_and_spaces_are_taken():
-    found = only(parse_request(" batch_size=4, isl=100 , max-tokens=7,num_beams=3 "))
-    assert (found.batch, found.input_len, found.output_len, found.beam) == (4, 100, 7, 3)
+    request = only(parse_request(" batch_size=4, isl=100 , max-tokens=7,num_beams=3 "))
+    assert (request.batch, request.input_len, request.output_len, request.beam) == (4, 100, 7, 3)
 
 
 def test_what_is_not_said_is_usual():
-    found = only(parse_request("input_len=100"))
-    assert (found.batch, found.beam, found.output_len, found.draft_len) == (1, 1, 1, 0)
+    request = only(parse_request("input_len=100"))
+    assert (request.batch, request.beam, request.output_len, request.draft_len) == (1, 1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +92,13 @@ def test_a_wrong_request_says_what_is_wrong(text, words):
     ids=lambda record: ",".join(record),
 )
 def test_common_formats_are_understood(tmp_path, record):
-    found = only(trace(tmp_path, record))
-    assert (found.input_len, found.output_len, found.count) == (100, 20, 1)
+    request = only(trace(tmp_path, record))
+    assert (request.input_len, request.output_len, request.count) == (100, 20, 1)
 
 
 def test_what_was_asked_counts_before_what_was_answered(tmp_path):
-    found = only(trace(tmp_path, {"prompt_tokens": 100, "completion_tokens": 3, "max_tokens": 500}))
-    assert found.output_len == 500
+    request = only(trace(tmp_path, {"prompt_tokens": 100, "completion_tokens": 3, "max_tokens": 500}))
+    assert request.output_len == 500
 
 
 def test_beams_of_a_beam_search(tmp_path):
@@ -100,18 +108,18 @@ def test_beams_of_a_beam_search(tmp_path):
 
 def test_equal_requests_are_counted_and_the_first_line_is_named(tmp_path):
     same, other = {"input_len": 10, "output_len": 5}, {"input_len": 7, "output_len": 5}
-    found = list(requests_in([trace(tmp_path, other, same, "", same, same)]))
-    assert [(each.input_len, each.count) for each in found] == [(7, 1), (10, 3)]
-    assert found[1].where.endswith("trace.jsonl:2")
+    requests = list(requests_of_artifacts([trace(tmp_path, other, same, "", same, same)]))
+    assert [(each.input_len, each.count) for each in requests] == [(7, 1), (10, 3)]
+    assert requests[1].where.endswith("trace.jsonl:2")
 
 
 def test_prompts_that_nobody_tokenized_are_counted_apart(tmp_path):
-    found = trace(
+    artifact = trace(
         tmp_path, {"prompt": "hello", "output_tokens": 9}, {"body": {"messages": [{"role": "user"}]}}
     )
-    assert list(requests_in([found])) == []
-    assert found.get("request.uncounted") == 2
-    assert "text only" in found.unread[0]
+    assert list(requests_of_artifacts([artifact])) == []
+    assert artifact.get("request.uncounted") == 2
+    assert "text only" in artifact.unread[0]
 
 
 def test_bad_lines_are_counted_and_named(tmp_path):
@@ -124,47 +132,47 @@ def test_bad_lines_are_counted_and_named(tmp_path):
         "null",
         '{"input_len": true}',
     ]
-    found = trace(tmp_path, *bad, {"input_len": 3})
-    assert only(found).input_len == 3
-    assert found.get("request.count") == 1
-    assert "7 lines of the file cannot be read as a request: line 1: is not JSON" in found.unread[0]
-    assert "and 2 more" in found.unread[0]
-    assert any("states no prompt length" in each for each in found.items("request.bad_lines"))
+    artifact = trace(tmp_path, *bad, {"input_len": 3})
+    assert only(artifact).input_len == 3
+    assert artifact.get("request.count") == 1
+    assert "7 lines of the file cannot be read as a request: line 1: is not JSON" in artifact.unread[0]
+    assert "and 2 more" in artifact.unread[0]
+    assert any("states no prompt length" in line for line in artifact.items("request.bad_lines"))
 
 
 def test_a_compressed_trace_is_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"input_len": 5}\n' * 3) + gzip.compress(b'{"input_len": 5}\n'))
-    assert only(read_requests(RealHost(), str(path))).count == 4
+    assert only(read_request_trace(RealHost(), str(path))).count == 4
 
 
 def test_a_trace_that_is_cut_off_gives_what_could_be_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     lines = "".join(f'{{"input_len": {n}}}\n' for n in range(1, 50_000))
     path.write_bytes(gzip.compress(lines.encode())[:-2000])
-    found = read_requests(RealHost(), str(path))
-    assert found.get("request.count") > 1000
-    assert "cut off" in found.unread[0]
+    artifact = read_request_trace(RealHost(), str(path))
+    assert artifact.get("request.count") > 1000
+    assert "cut off" in artifact.unread[0]
 
 
 def test_one_huge_line_is_passed_over(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_bytes(b'{"input_ids": [' + b"1," * (9 << 20) + b'1]}\n{"input_len": 4}\n')
-    found = read_requests(RealHost(), str(path))
-    assert only(found).input_len == 4
-    assert "line 1" in found.unread[0]
+    artifact = read_request_trace(RealHost(), str(path))
+    assert only(artifact).input_len == 4
+    assert "line 1" in artifact.unread[0]
 
 
 def test_requests_come_from_words_and_files_together(tmp_path):
     path = tmp_path / "t.jsonl"
     path.write_text('{"input_len": 2}\n')
-    found = requests_from(RealHost(), ["batch=2", "batch=3"], str(path))
-    assert [each.batch for each in requests_in(found)] == [2, 3, 1]
+    artifacts = requests_from_flags(RealHost(), ["batch=2", "batch=3"], str(path))
+    assert [request.batch for request in requests_of_artifacts(artifacts)] == [2, 3, 1]
 
 
 def test_a_trace_that_is_not_there_is_an_error(tmp_path):
     with pytest.raises(InputError):
-        read_requests(RealHost(), str(tmp_path / "no.jsonl"))
+        read_request_trace(RealHost(), str(tmp_path / "no.jsonl"))
 
 
 def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept(tmp_path, monkeypatch):
@@ -175,15 +183,15 @@ def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept
         {"input_len": 3, "beam": 7},
         {"input_len": 997, "batch": 44},
     ]
-    found = trace(tmp_path, *ordinary, *extreme, *ordinary[:5])
-    requests = list(requests_in([found]))
+    artifact = trace(tmp_path, *ordinary, *extreme, *ordinary[:5])
+    requests = list(requests_of_artifacts([artifact]))
     assert len(requests) < 70
-    assert max(each.output_len for each in requests) == 9001
-    assert max(each.input_len for each in requests) == 2999
-    assert max(each.beam for each in requests) == 7
-    assert max(each.batch * each.input_len for each in requests) == 44 * 997
-    assert sum(each.count for each in requests) == found.get("request.count") == 3007
-    assert "rounded down" in found.unread[-1]
+    assert max(request.output_len for request in requests) == 9001
+    assert max(request.input_len for request in requests) == 2999
+    assert max(request.beam for request in requests) == 7
+    assert max(request.batch * request.input_len for request in requests) == 44 * 997
+    assert sum(request.count for request in requests) == artifact.get("request.count") == 3007
+    assert "rounded down" in artifact.unread[-1]
 
 
 @given(
@@ -191,16 +199,18 @@ def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept
     st.integers(1, 9000),
 )
 def test_rounding_never_makes_a_request_larger_nor_hides_the_largest(lengths, limit):
-    known, bound = module.MOST_SHAPES, 16
+    known, bound = module.MAX_SHAPES, 16
     data = "".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths).encode()
-    module.MOST_SHAPES = bound
+    module.MAX_SHAPES = bound
     try:
-        requests = list(requests_in([read_requests(RecordedHost({"t": data}), "t")]))
+        requests = list(requests_of_artifacts([read_request_trace(RecordedHost({"t": data}), "t")]))
     finally:
-        module.MOST_SHAPES = known
+        module.MAX_SHAPES = known
     for measure in (lambda a, b: a, lambda a, b: a + b):
         exact = sum(measure(a, b) > limit for a, b in lengths)
-        told = sum(each.count for each in requests if measure(each.input_len, each.output_len) > limit)
+        told = sum(
+            request.count for request in requests if measure(request.input_len, request.output_len) > limit
+        )
         assert told <= exact
         assert bool(told) == bool(exact)
 
@@ -228,18 +238,20 @@ def test_many_requests_are_read_in_little_memory(tmp_path):
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_trace_of_some_kind(data):
-    found = read_requests(RecordedHost({"t": data}), "t")
-    assert all(each.input_len >= 1 for each in requests_in([found]))
+    artifact = read_request_trace(RecordedHost({"t": data}), "t")
+    assert all(request.input_len >= 1 for request in requests_of_artifacts([artifact]))
 
 
-@given(st.lists(st.dictionaries(st.sampled_from([*module.NAMES, "usage", "prompt", "n", "response", "body"]),
+@given(st.lists(st.dictionaries(st.sampled_from([*module.FIELD_NAMES, "usage", "prompt", "n", "response", "body"]),
                                 st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
                                              lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
                                              max_leaves=4), max_size=4), max_size=5))  # fmt: skip
 def test_any_records_are_a_trace_of_some_kind(records):
-    data = "".join(json.dumps(each, allow_nan=False, default=str) + "\n" for each in records if _finite(each))
-    found = read_requests(RecordedHost({"t": data.encode("utf-8", "surrogatepass")}), "t")
-    assert found.get("request.count") <= len(records)
+    data = "".join(
+        json.dumps(record, allow_nan=False, default=str) + "\n" for record in records if _finite(record)
+    )
+    artifact = read_request_trace(RecordedHost({"t": data.encode("utf-8", "surrogatepass")}), "t")
+    assert artifact.get("request.count") <= len(records)
 
 
 def _finite(record) -> bool:
@@ -261,5 +273,5 @@ def _finite(record) -> bool:
     )
 )
 def test_a_request_told_in_words_is_the_same_request(request_):
-    found = only(parse_request(request_.words))
-    assert found.words == request_.words
+    request = only(parse_request(request_.words))
+    assert request.words == request_.words

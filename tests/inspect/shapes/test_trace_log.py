@@ -28,9 +28,9 @@ from support.make_trace_log import (
 )
 from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.run import Question, inspect
-from trtdx.inspect.shapes.distribution import Histogram
-from trtdx.inspect.shapes.trace_log import artifact_from, read_shape_log, shape_tables
+from trtdx.inspect.run import InspectQuestion, inspect_artifacts
+from trtdx.inspect.shapes.distribution import SizeHistogram
+from trtdx.inspect.shapes.trace_log import artifact_from_log, read_shape_log, shape_tables
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
@@ -51,28 +51,28 @@ def ran(tokens, sequences, *, profile=0, **options):
 
 
 def section(log, key, given=None):
-    return next(each for each in shape_tables(log, given) if each.key == key)
+    return next(section for section in shape_tables(log, given) if section.key == key)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_layouts_of_the_log_are_read(layout):
     log = read(loaded(layout=layout), ran(300, 3, layout=layout), ran(3, 3, layout=layout))
-    (found,) = log.engines
-    assert found.executions == 2
-    assert dict(zip(found.names, found.first[0].shapes, strict=True)) == glm_shapes(300, 3)
+    (logged,) = log.engines
+    assert logged.executions == 2
+    assert dict(zip(logged.names, logged.first[0].shapes, strict=True)) == glm_shapes(300, 3)
     assert log.notes == ()
 
 
 def test_inputs_outputs_and_profiles_are_an_artifact():
-    found = artifact_from(read(lines(["something else"]), loaded()))
-    assert [(each.name, each.mode) for each in found.tensors][-2:] == [
+    artifact = artifact_from_log(read(lines(["something else"]), loaded()))
+    assert [(tensor.name, tensor.mode) for tensor in artifact.tensors][-2:] == [
         ("cache_indirection", "in"),
         ("logits", "out"),
     ]
-    assert found.tensors[3].shape == (1, "?", 2, "?")
-    (profile,) = found.profiles
+    assert artifact.tensors[3].shape == (1, "?", 2, "?")
+    (profile,) = artifact.profiles
     assert profile.source == "read from rank.log:25"
-    assert {each.tensor: (each.min, each.opt, each.max) for each in profile.ranges} == {
+    assert {span.tensor: (span.min, span.opt, span.max) for span in profile.ranges} == {
         name: bounds for name, bounds in PROFILE.items() if name != "logits"
     }
 
@@ -91,8 +91,8 @@ def test_what_tensorrt_llm_prints_in_its_guide_is_read():
 [TensorRT-LLM][TRACE] logits                         | O | (3, 65024) |
 [TensorRT-LLM][TRACE] =================================================
 """
-    (found,) = read(text).engines
-    assert found.first[0].shapes == ((33,), (1, 3, 2, 4), (3, 2, 256), (3, 65024))
+    (logged,) = read(text).engines
+    assert logged.first[0].shapes == ((33,), (1, 3, 2, 4), (3, 2, 256), (3, 65024))
 
 
 def test_other_lines_colours_and_windows_ends_are_passed_over():
@@ -107,15 +107,15 @@ def test_other_lines_colours_and_windows_ends_are_passed_over():
 def test_ranks_that_write_into_each_other_are_told_apart():
     first, second = list(ran(300, 3, tag="[1,0]<stdout>:")), list(ran(200, 2, tag="[1,1]<stdout>:"))
     woven = [line for pair in zip(first, second, strict=True) for line in pair]
-    (found,) = read(woven).engines
-    assert dict(found.by_rank) == {0: 1, 1: 1}
-    assert {each.rank: each.shapes[0] for each in found.first} == {0: (300,), 1: (200,)}
+    (logged,) = read(woven).engines
+    assert dict(logged.by_rank) == {0: 1, 1: 1}
+    assert {each.rank: each.shapes[0] for each in logged.first} == {0: (300,), 1: (200,)}
 
 
 @pytest.mark.parametrize("tag", ["[1,3]<stdout>:", " 3: ", "[rank3]:", "2026-10-01T10:00:00Z [1,3]<stderr>:"])
 def test_the_rank_is_in_what_the_launcher_puts_before(tag):
-    (found,) = read(ran(300, 3, tag=tag)).engines
-    assert dict(found.by_rank) == {3: 1}
+    (logged,) = read(ran(300, 3, tag=tag)).engines
+    assert dict(logged.by_rank) == {3: 1}
 
 
 def test_ranks_that_nothing_tells_apart_are_left_out_and_said():
@@ -149,9 +149,9 @@ def test_a_folder_has_a_log_for_each_rank(tmp_path):
     for rank in range(2):
         (tmp_path / f"rank{rank}.log").write_bytes(log_bytes(loaded(), ran(300 + rank, 3)))
     (tmp_path / "rank0.engine").write_bytes(log_bytes(ran(300, 3)))
-    (found,) = read_shape_log(RealHost(), str(tmp_path)).engines
-    assert dict(found.by_rank) == {0: 1, 1: 1}
-    assert len(found.profiles) == 1
+    (logged,) = read_shape_log(RealHost(), str(tmp_path)).engines
+    assert dict(logged.by_rank) == {0: 1, 1: 1}
+    assert len(logged.profiles) == 1
 
 
 def test_a_log_that_is_not_there_is_an_error(tmp_path):
@@ -164,7 +164,7 @@ def test_two_engines_in_one_process_are_told_apart():
     table = lines(context_table(draft, {"input_ids": (5,), "logits": (1, 9)}))
     log = read(loaded(), ran(300, 3), table, ran(3, 3))
     assert [each.executions for each in log.engines] == [2, 1]
-    assert [each.title.endswith("(engine 2)") for each in shape_tables(log)] == [False] * 4 + [True] * 4
+    assert [section.title.endswith("(engine 2)") for section in shape_tables(log)] == [False] * 4 + [True] * 4
 
 
 def test_executions_show_what_changed_from_step_to_step():
@@ -257,7 +257,7 @@ def test_a_long_log_takes_little_memory(tmp_path):
 
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=300))
 def test_percentiles_are_those_of_the_values(values):
-    histogram = Histogram()
+    histogram = SizeHistogram()
     for value in values:
         histogram.add(value, 1)
     assert (histogram.low, histogram.high) == (min(values), max(values))
@@ -265,7 +265,7 @@ def test_percentiles_are_those_of_the_values(values):
 
 
 def test_many_distinct_sizes_are_kept_to_within_one_percent():
-    histogram = Histogram()
+    histogram = SizeHistogram()
     for value in range(1, 200_001):
         histogram.add(value, 1)
     assert histogram.distinct < 4096
@@ -290,15 +290,15 @@ TENSOR_LISTS = st.lists(
 @given(TENSOR_LISTS, st.data(), st.sampled_from(LAYOUTS))
 def test_tables_that_were_written_are_read_back(tensors, data, layout):
     shapes = [data.draw(st.tuples(*(SHAPES for _ in tensors))) for _ in range(3)]
-    profile = {each.name: (each.shape, each.shape, each.shape) for each in tensors}
+    profile = {tensor.name: (tensor.shape, tensor.shape, tensor.shape) for tensor in tensors}
     written = [engine_table(tensors, [profile])]
     written += [
         context_table(tensors, dict(zip((t.name for t in tensors), each, strict=True)), 0) for each in shapes
     ]
-    (found,) = read(*(lines(part, layout) for part in written)).engines
-    assert [each.shapes for each in found.first] == shapes
-    assert [(each.name, each.mode, each.dtype, each.shape) for each in found.tensors] == [
-        (each.name, "in" if each.mode == "I" else "out", each.dtype, each.shape) for each in tensors
+    (logged,) = read(*(lines(part, layout) for part in written)).engines
+    assert [each.shapes for each in logged.first] == shapes
+    assert [(tensor.name, tensor.mode, tensor.dtype, tensor.shape) for tensor in logged.tensors] == [
+        (tensor.name, "in" if tensor.mode == "I" else "out", tensor.dtype, tensor.shape) for tensor in tensors
     ]
 
 
@@ -310,7 +310,7 @@ def test_any_bytes_are_a_log_of_some_kind_or_refused_in_words(parts):
     with contextlib.suppress(InputError):
         log = read(b"".join(parts))
         assert shape_tables(log)
-        assert artifact_from(log).kind == "profiles"
+        assert artifact_from_log(log).kind == "profiles"
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"]))
@@ -330,8 +330,8 @@ def test_a_log_without_a_table_is_an_error_that_says_how_to_get_them(text):
 
 def judged(path, *parts, engine_path=()):
     path.write_bytes(log_bytes(*parts))
-    question = Question(paths=tuple(map(str, engine_path)), shape_logs=(str(path),))
-    return inspect(RealHost(), question, load_book(RealHost()))
+    question = InspectQuestion(paths=tuple(map(str, engine_path)), shape_logs=(str(path),))
+    return inspect_artifacts(RealHost(), question, load_book(RealHost()))
 
 
 def test_shapes_outside_the_profile_are_an_error_with_the_limit_that_would_do(tmp_path):

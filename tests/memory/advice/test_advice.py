@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from support.make_setups import B200, DEEPSEEK, H100, LLAMA_8B, make_setup
-from trtdx.memory.advice.advice import advise
-from trtdx.memory.advice.change import cost_of
-from trtdx.memory.advice.changes import changes_for
-from trtdx.memory.advice.costs import HARMS
-from trtdx.memory.advice.gpu_changes import valid_tps
-from trtdx.memory.ledger.capacity import used
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.advice.advice import advise_changes
+from trtdx.memory.advice.changes import list_changes
+from trtdx.memory.advice.costs import CHANGE_HARMS
+from trtdx.memory.advice.gpu_changes import valid_tp_sizes
+from trtdx.memory.advice.memory_change import cost_of_changes
+from trtdx.memory.ledger.capacity import bytes_beside_cache
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import GIB, Device
 from trtdx.memory.question.gpus import all_devices
 
@@ -21,22 +21,25 @@ LITTLE = Device(name="RTX 4070", total_bytes=12 * GIB, sm=89)
 
 
 def advice(setup, **more):
-    return advise(setup, plan(setup), all_devices(), **more)
+    return advise_changes(setup, plan_memory(setup), all_devices(), **more)
 
 
 def words_of(setup):
-    return {each.words for each in changes_for(setup, all_devices())}
+    return {each.words for each in list_changes(setup, all_devices())}
 
 
 @pytest.mark.parametrize("backend", ["pytorch", "tensorrt"])
 @pytest.mark.parametrize("device", [H100, A100, LITTLE], ids=lambda device: device.name)
 def test_what_is_advised_helps(backend, device):
     setup = make_setup(LLAMA_8B, backend=backend, device=device, gemm_plugin=False)
-    now = plan(setup)
+    now = plan_memory(setup)
     for each in advice(setup):
-        after = plan(each.setup)
+        after = plan_memory(each.setup)
         assert after == each.ledger
-        assert after.kv_tokens.value > now.kv_tokens.value or after.worst.short_bytes < now.worst.short_bytes
+        assert (
+            after.kv_tokens.value > now.kv_tokens.value
+            or after.tightest_rank.short_bytes < now.tightest_rank.short_bytes
+        )
         assert each.gain_bytes > 0
 
 
@@ -97,17 +100,17 @@ def test_latent_attention_has_no_four_bit_cache():
 
 
 def test_parallelism_is_what_the_model_can_be_cut_by():
-    assert valid_tps(make_setup(LLAMA_8B)) == [1, 2, 4, 8, 16]
-    assert 3 not in valid_tps(make_setup(DEEPSEEK))
+    assert valid_tp_sizes(make_setup(LLAMA_8B)) == [1, 2, 4, 8, 16]
+    assert 3 not in valid_tp_sizes(make_setup(DEEPSEEK))
 
 
 def test_every_harm_says_what_it_does_to_speed():
-    assert all(harm.words and harm.points > 0 for harm in HARMS.values())
+    assert all(harm.words and harm.points > 0 for harm in CHANGE_HARMS.values())
 
 
 def test_a_conversion_costs_more_than_a_restart():
     setup = make_setup(LLAMA_8B)
-    cost = {each.words: cost_of((each,), setup) for each in changes_for(setup)}
+    cost = {each.words: cost_of_changes((each,), setup) for each in list_changes(setup)}
     assert cost["weights in FP8"] > cost["KV cache in FP8"]
     assert cost["tensor parallelism over 2 GPUs"] > cost["weights in FP8"]
 
@@ -123,7 +126,7 @@ def test_what_leaves_room_comes_before_what_hardly_fits():
         LLAMA_8B, attention_layers=4, state_layers=28, state_params_per_layer=10**6
     )
     limits = {"max_batch_size": 512, "max_seq_len": 1024}
-    without = used(plan(make_setup(hybrid, device=H100, limits=limits)).worst)
+    without = bytes_beside_cache(plan_memory(make_setup(hybrid, device=H100, limits=limits)).tightest_rank)
     state = (H100.total_bytes - without + GIB // 10) // 512
     hybrid = msgspec.structs.replace(hybrid, state_bytes_per_sequence=state)
     found = advice(make_setup(hybrid, device=H100, limits=limits))

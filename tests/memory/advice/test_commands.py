@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from trtdx.formats.yaml_documents import parse_yaml
-from trtdx.inspect.facts.options import judged, judged_flags
+from trtdx.inspect.facts.options import judge_flags, judge_options
 from trtdx.inspect.readers.server.commands import command_lines
 from trtdx.knowledge import versions
-from trtdx.memory.question.scripts import KNOWN, OF_CHECKPOINTS
+from trtdx.memory.question.scripts import CHECKPOINT_PROGRAMS, KNOWN_PROGRAMS
 
 MODELS = (
     "Llama-3.1-8B", "Llama-3.1-70B", "Llama-3.1-405B", "Llama-2-7B", "Mistral-7B", "Mixtral-8x7B", "Qwen2.5-7B",
@@ -80,18 +80,18 @@ def told_commands(report: dict) -> list[dict]:
 
 
 def demand_known(text: str, release: str, backend: str) -> None:
-    lines, script = command_lines(text, KNOWN)
-    assert not script.unclosed, text
+    lines, script = command_lines(text, KNOWN_PROGRAMS)
+    assert not script.unclosed_quote, text
     for line in lines:
-        if line.program in (*OF_CHECKPOINTS, "fill_template.py", "launch_triton_server.py"):
+        if line.program in (*CHECKPOINT_PROGRAMS, "fill_template.py", "launch_triton_server.py"):
             continue
-        names = [given.name for given in line.given]
-        wrong = [each.words for each in judged_flags(line.program, names, release, line.subcommand)]
+        names = [given.name for given in line.flags]
+        wrong = [each.words for each in judge_flags(line.program, names, release, line.subcommand)]
         assert not wrong, (text, wrong)
         assert len(names) == len(set(names)), text
     for content, _ in script.files.values():
         keys = leaves(parse_yaml(content.encode(), "trtdx.yaml").data)
-        wrong = [each.words for each in judged(keys, release, backend)]
+        wrong = [each.words for each in judge_options(keys, release, backend)]
         assert not wrong, (text, wrong)
 
 

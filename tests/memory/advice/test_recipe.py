@@ -8,14 +8,14 @@ import subprocess
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.inspect.facts.options import known_in, table
-from trtdx.inspect.readers.server.command_text import folded
+from trtdx.inspect.facts.options import is_known_in, option_table
+from trtdx.inspect.readers.server.command_text import fold_command
 from trtdx.knowledge.versions import parsed
-from trtdx.memory.advice.changes import changes_for
-from trtdx.memory.advice.commands import Question, advised
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.advice.changes import list_changes
+from trtdx.memory.advice.commands import MemoryQuestion, write_commands
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 from trtdx.model import Section
 from trtdx.render.table import table_lines
 
@@ -32,10 +32,12 @@ def texts(words: str, *asked: str, model: str = LLAMA, version: str = "1.2.1", g
 
 def commands(words: str, *asked: str, model: str, version: str, gpu: str, files=None, **more):
     host = RecordedHost(files or {})
-    question = Asked(model=model, gpu=gpu, version=version, flags=flags_from({}, asked), **more)
-    answer = setup_from(host, question)
-    change = next(each for each in changes_for(answer.setup) if each.words.startswith(words))
-    return advised(Question(host, question, answer, plan), change.apply(answer.setup))
+    question = MemoryRequest(
+        model=model, gpu=gpu, version=version, flags=artifact_from_flags({}, asked), **more
+    )
+    answer = resolve_setup(host, question)
+    change = next(each for each in list_changes(answer.setup) if each.words.startswith(words))
+    return write_commands(MemoryQuestion(host, question, answer, plan_memory), change.apply(answer.setup))
 
 
 def test_a_server_keeps_the_flags_in_force():
@@ -139,39 +141,47 @@ def test_before_trtllm_serve_triton_was_told():
 
 def test_a_shorter_length_leaves_room_for_the_prompt_that_was_asked_for():
     host = RecordedHost()
-    asked = Asked(
-        model=LLAMA, gpu="A100", flags=flags_from({}, ("--max_input_len", "4096", "--gemm_plugin", "auto"))
+    asked = MemoryRequest(
+        model=LLAMA,
+        gpu="A100",
+        flags=artifact_from_flags({}, ("--max_input_len", "4096", "--gemm_plugin", "auto")),
     )
-    lengths = [each.words for each in changes_for(setup_from(host, asked).setup) if each.group == "seq"]
+    lengths = [each.words for each in list_changes(resolve_setup(host, asked).setup) if each.group == "seq"]
     assert lengths
     assert all(int(words.split()[1]) > 4096 for words in lengths)
 
 
-@pytest.mark.parametrize("release", table().build_releases)
+@pytest.mark.parametrize("release", option_table().build_releases)
 def test_builders_are_told_of_flags_their_release_has(release):
     off = ("--context_fmha", "--remove_input_padding", "--gemm_plugin", "--paged_kv_cache")
     asked = ["--backend", "tensorrt", *(word for name in off for word in (name, "disable"))]
     host = RecordedHost()
-    question = Asked(model=LLAMA, gpu="H100", version=release, flags=flags_from({}, asked))
-    answer = setup_from(host, question)
-    for change in changes_for(answer.setup):
-        found = advised(Question(host, question, answer, plan), change.apply(answer.setup))
+    question = MemoryRequest(model=LLAMA, gpu="H100", version=release, flags=artifact_from_flags({}, asked))
+    answer = resolve_setup(host, question)
+    for change in list_changes(answer.setup):
+        found = write_commands(
+            MemoryQuestion(host, question, answer, plan_memory), change.apply(answer.setup)
+        )
         for line in found.commands if found else ():
             if line.text.startswith("trtllm-build"):
                 names = [word for word in shlex.split(line.text) if word.startswith("--")]
-                flags = [table().flag["trtllm-build"][name] for name in names]
-                assert all(known_in(flag, parsed(release), table().build_releases) for flag in flags), (
-                    line.text
-                )
+                flags = [option_table().flag["trtllm-build"][name] for name in names]
+                assert all(
+                    is_known_in(flag, parsed(release), option_table().build_releases) for flag in flags
+                ), line.text
 
 
 def test_what_no_release_can_say_is_not_advised():
     """quantize.py knows no experts, so a model that is cut by experts is not quantised with it."""
     host = RecordedHost()
-    asked = Asked(model="Mixtral-8x7B", gpu="8xH100", version="0.16.0", flags=flags_from({}, ("--ep", "8")))
-    answer = setup_from(host, asked)
-    change = next(each for each in changes_for(answer.setup) if each.words == "weights in FP8")
-    assert advised(Question(host, asked, answer, plan), change.apply(answer.setup)) is None
+    asked = MemoryRequest(
+        model="Mixtral-8x7B", gpu="8xH100", version="0.16.0", flags=artifact_from_flags({}, ("--ep", "8"))
+    )
+    answer = resolve_setup(host, asked)
+    change = next(each for each in list_changes(answer.setup) if each.words == "weights in FP8")
+    assert (
+        write_commands(MemoryQuestion(host, asked, answer, plan_memory), change.apply(answer.setup)) is None
+    )
 
 
 def test_the_command_that_verifies_is_whole():
@@ -184,7 +194,7 @@ def test_the_command_that_verifies_is_whole():
 
 def test_long_commands_are_broken_where_a_shell_lets_them_be():
     text = "trtllm-serve MODEL " + " ".join(f"--flag_number_{at} value" for at in range(12))
-    lines = folded(text)
+    lines = fold_command(text)
     assert len(lines) > 2
     assert all(line.endswith(" \\") for line in lines[:-1])
     assert shlex.split("\n".join(lines).replace("\\\n", "")) == shlex.split(text)
@@ -193,7 +203,7 @@ def test_long_commands_are_broken_where_a_shell_lets_them_be():
 def test_a_command_that_writes_a_long_file_of_options_can_be_pasted_from_the_screen():
     windows = [1024, 1024, 1024, 1024, 1024, 131072]
     text = f'echo "{{kv_cache_config: {{max_attention_window: {windows}}}}}" > trtdx.yaml && trtllm-serve MODEL --tp_size 2'
-    rows = tuple(("", f"  {part}") for part in folded(text))
+    rows = tuple(("", f"  {part}") for part in fold_command(text))
     shown = "\n".join(table_lines(Section("advice", "", ("", ""), rows)))
     assert shlex.split(shown.replace("\\\n", "")) == shlex.split(text)
     assert subprocess.run(["bash", "-n", "-c", shown], check=False).returncode == 0
@@ -202,10 +212,10 @@ def test_a_command_that_writes_a_long_file_of_options_can_be_pasted_from_the_scr
 
 def test_the_name_of_a_quantised_copy_says_its_format():
     """A launch that is pasted without the conversion before it is of the copy that the conversion made."""
-    asked = Asked(model=LLAMA, gpu="H100", commands=(f"trtllm-serve {LLAMA}-FP8 --tp_size 2",))
-    assert setup_from(RecordedHost(), asked).setup.formats.weights == "FP8"
-    other = Asked(model=LLAMA, gpu="H100", commands=("trtllm-serve Qwen2.5-7B-AWQ",))
-    assert not setup_from(RecordedHost(), other).setup.formats.weights
+    asked = MemoryRequest(model=LLAMA, gpu="H100", commands=(f"trtllm-serve {LLAMA}-FP8 --tp_size 2",))
+    assert resolve_setup(RecordedHost(), asked).setup.formats.weights == "FP8"
+    other = MemoryRequest(model=LLAMA, gpu="H100", commands=("trtllm-serve Qwen2.5-7B-AWQ",))
+    assert not resolve_setup(RecordedHost(), other).setup.formats.weights
 
 
 def test_build_py_takes_weight_only_formats_by_its_own_words_and_the_whole_world():
@@ -227,8 +237,8 @@ def test_commands_that_leave_out_what_was_asked_are_not_advised():
 
 
 def test_fused_attention_is_a_part_of_the_attention_plugin():
-    answer = setup_from(RecordedHost(), Asked(model="Llama-2-7B", gpu="A100", version="0.7.1"))
-    words = [each.words for each in changes_for(answer.setup)]
+    answer = resolve_setup(RecordedHost(), MemoryRequest(model="Llama-2-7B", gpu="A100", version="0.7.1"))
+    words = [each.words for each in list_changes(answer.setup)]
     assert "turn on the attention plugin" in words
     assert "turn on fused attention for prompts" not in words
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.make_setups import make_setup
-from trtdx.memory.ledger.buffers import buffers_of, late_logits
+from trtdx.memory.ledger.buffers import late_logits, rank_buffers
 from trtdx.memory.ledger.plan import formula_activation
 from trtdx.memory.nouns import Component, Device, Dims, Figure, Setup
 
@@ -68,7 +68,7 @@ def setups(draw: st.DrawFn) -> Setup:
 
 
 def all_of(setup: Setup, rank: int) -> list[Component]:
-    return [formula_activation(setup, rank), *buffers_of(setup, rank), late_logits(setup, rank)]
+    return [formula_activation(setup, rank), *rank_buffers(setup, rank), late_logits(setup, rank)]
 
 
 @given(setups())
@@ -115,5 +115,5 @@ def test_more_layers_never_need_less(setup: Setup, more: int) -> None:
 @given(setups())
 @settings(max_examples=100, deadline=None)
 def test_only_gpus_that_work_together_talk(setup: Setup) -> None:
-    names = {each.name for each in buffers_of(setup, 0)}
+    names = {each.name for each in rank_buffers(setup, 0)}
     assert ("communication" in names) == (setup.layout.world > 1)

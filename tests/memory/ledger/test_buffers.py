@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from support.make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.buffers import buffers_of, late_logits
-from trtdx.memory.ledger.cuda_graphs import captured
-from trtdx.memory.nouns import GIB, MIB, Component, Dims, Setup, summed
+from trtdx.memory.ledger.buffers import late_logits, rank_buffers
+from trtdx.memory.ledger.cuda_graphs import count_captured_graphs
+from trtdx.memory.nouns import GIB, MIB, Component, Dims, Setup, sum_figures
 
 GPT_J = Dims(
     num_layers=28, hidden_size=4096, num_heads=16, num_kv_heads=16, head_dim=256, intermediate_size=16384,
@@ -21,7 +21,7 @@ QWEN_05B = Dims(
 
 
 def component(setup: Setup, name: str, rank: int = 0) -> Component:
-    return next(each for each in buffers_of(setup, rank) if each.name == name)
+    return next(each for each in rank_buffers(setup, rank) if each.name == name)
 
 
 def engine(dims: Dims, batch: int, length: int, **more: Any) -> Setup:
@@ -60,7 +60,7 @@ def _with_logits(setup: Setup, dtype: str) -> Setup:
 
 def test_only_the_last_stage_samples() -> None:
     setup = engine(LLAMA_8B, 256, 4096, layout={"pp": 2})
-    assert "decoder_buffers" not in {each.name for each in buffers_of(setup, 0)}
+    assert "decoder_buffers" not in {each.name for each in rank_buffers(setup, 0)}
     assert component(setup, "decoder_buffers", 1).bytes.value > 256 * 128_256
 
 
@@ -83,7 +83,7 @@ def deepseek(tp: int, ep: int, graphs: int, **running: Any) -> Setup:
 )
 def test_memory_outside_of_torch_is_near_what_servers_printed(setup: Setup, gib: float) -> None:
     outside = ("cuda_context", "communication", "cuda_graphs")
-    figure = summed(each.bytes for each in buffers_of(setup, 0) if each.name in outside)
+    figure = sum_figures(each.bytes for each in rank_buffers(setup, 0) if each.name in outside)
     assert figure.value == pytest.approx(gib * GIB, rel=0.05)
     assert figure.low < gib * GIB < figure.high
 
@@ -115,11 +115,11 @@ def test_the_all_reduce_workspace_is_four_buffers_for_each_peer() -> None:
 
 @pytest.mark.parametrize(("most", "graphs"), [(0, 0), (1, 1), (4, 3), (5, 4), (64, 11), (128, 19), (256, 21)])
 def test_graphs_are_captured_for_some_batch_sizes(most: int, graphs: int) -> None:
-    assert captured(most) == graphs
+    assert count_captured_graphs(most) == graphs
 
 
 def test_what_is_not_there_is_left_out() -> None:
-    assert [each.name for each in buffers_of(make_setup(cuda_graphs=False), 0)] == [
+    assert [each.name for each in rank_buffers(make_setup(cuda_graphs=False), 0)] == [
         "cuda_context", "runtime_buffers", "decoder_buffers",
     ]  # fmt: skip
 

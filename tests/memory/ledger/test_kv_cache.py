@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.make_setups import B200, DEEPSEEK, GPT_OSS_120B, H100, LLAMA_7B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.capacity import requests
-from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, kv_pool, recurrent_state_of
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.capacity import count_requests
+from trtdx.memory.ledger.kv_cache import kv_bytes_per_token, kv_pool_component, recurrent_state
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import GIB, Dims, Figure, Setup
 
 QWEN3_06B = msgspec.structs.replace(
@@ -83,7 +83,7 @@ def test_a_draft_keeps_keys_of_its_own() -> None:
 def test_layers_that_guess_ahead_were_reckoned_with_in_three_ways(version: str, reckoned: int) -> None:
     setup = make_setup(DEEPSEEK, kv="fp8", device=B200, version=version, limits={"max_draft_len": 3})
 
-    pool, tokens = kv_pool(setup, 0, Figure.exact(90 * GIB))
+    pool, tokens = kv_pool_component(setup, 0, Figure.exact(90 * GIB))
 
     assert kv_bytes_per_token(setup, 0).value == reckoned * 576
     assert pool.bytes.value == tokens.value * 62 * 576  # allocated in any case
@@ -98,7 +98,9 @@ def test_under_attention_dp_they_are_not_reckoned_with() -> None:
 def left(setup: Setup, available: float) -> tuple[int, int]:
     """Return tokens and bytes of the pool where so many GiB are left."""
     assert setup.device is not None
-    pool, tokens = kv_pool(setup, 0, Figure.exact(setup.device.total_bytes - round(available * GIB)))
+    pool, tokens = kv_pool_component(
+        setup, 0, Figure.exact(setup.device.total_bytes - round(available * GIB))
+    )
     return tokens.value, pool.bytes.value
 
 
@@ -140,7 +142,7 @@ def test_nothing_left_is_no_pool() -> None:
 
 
 def test_what_is_uncertain_of_the_rest_is_uncertain_of_the_pool() -> None:
-    pool, tokens = kv_pool(make_setup(), 0, Figure(20 * GIB, 19 * GIB, 22 * GIB, "formula"))
+    pool, tokens = kv_pool_component(make_setup(), 0, Figure(20 * GIB, 19 * GIB, 22 * GIB, "formula"))
 
     assert tokens.low < tokens.value < tokens.high
     assert tokens.low * 131_072 == pool.bytes.low
@@ -150,13 +152,13 @@ def test_different_windows_share_the_memory_equally_whatever_their_layers() -> N
     windows = {"max_attention_window": (1024, 1024, 1024, 8192), "max_seq_len": 8192}
     setup = make_setup(limits=windows)
 
-    pool, tokens = kv_pool(setup, 0, Figure.exact(40 * GIB))
+    pool, tokens = kv_pool_component(setup, 0, Figure.exact(40 * GIB))
 
     assert set(pool.parts) == {"window 1024", "window 8192"}
     assert pool.parts["window 1024"] == pytest.approx(pool.parts["window 8192"], rel=1e-3)
     assert tokens.value == pool.parts["window 8192"] // (8 * 4096)
     asked = make_setup(limits=windows, env={"TRTLLM_WINDOW_SIZE_SHARES": "0.25,0.75"})
-    shared, _ = kv_pool(asked, 0, Figure.exact(40 * GIB))
+    shared, _ = kv_pool_component(asked, 0, Figure.exact(40 * GIB))
     assert shared.parts["window 8192"] == pytest.approx(3 * shared.parts["window 1024"], rel=1e-3)
 
 
@@ -172,7 +174,7 @@ def test_a_cache_that_is_not_paged_holds_all_sequences_at_their_longest() -> Non
         LLAMA_7B, backend="tensorrt", paged_kv=False, limits={"max_batch_size": 8, "max_seq_len": 4096}
     )
 
-    pool, tokens = kv_pool(setup, 0, Figure.exact(0))
+    pool, tokens = kv_pool_component(setup, 0, Figure.exact(0))
 
     assert (pool.bytes.value, tokens.value) == (16 * GIB, 8 * 4096)
 
@@ -187,14 +189,14 @@ def test_an_encoder_decoder_halves_its_pool_for_cross_attention() -> None:
 
 
 def test_without_a_gpu_one_sequence_must_fit() -> None:
-    pool, tokens = kv_pool(make_setup(device=None), 0, Figure.exact(0))
+    pool, tokens = kv_pool_component(make_setup(device=None), 0, Figure.exact(0))
 
     assert tokens.value == 8192
     assert "name a GPU" in pool.why
 
 
 def test_memory_of_the_host_is_told_in_words() -> None:
-    pool, _ = kv_pool(make_setup(host_cache_bytes=GIB), 0, Figure.exact(40 * GIB))
+    pool, _ = kv_pool_component(make_setup(host_cache_bytes=GIB), 0, Figure.exact(40 * GIB))
 
     assert "8 192 more tokens in host memory" in pool.why
 
@@ -206,14 +208,14 @@ def test_recurrent_layers_keep_a_state_for_each_sequence() -> None:
         LLAMA_8B, num_layers=28, attention_layers=4, state_layers=24, state_bytes_per_sequence=24 * layer
     )
 
-    found = recurrent_state_of(make_setup(hybrid), 0)
+    found = recurrent_state(make_setup(hybrid), 0)
 
     assert found is not None
     assert found.bytes.value == 64 * 24 * layer
-    halved = recurrent_state_of(make_setup(hybrid, layout={"tp": 2}), 0)
+    halved = recurrent_state(make_setup(hybrid, layout={"tp": 2}), 0)
     assert halved is not None
     assert halved.bytes.value == found.bytes.value // 2
-    assert recurrent_state_of(make_setup(), 0) is None
+    assert recurrent_state(make_setup(), 0) is None
 
 
 @settings(max_examples=150, deadline=None)
@@ -230,8 +232,8 @@ def test_a_pool_never_takes_more_than_its_share_and_more_room_never_gives_less(
     setup = make_setup(kv=kind, free_fraction=fraction, version=version, device=H100)
     available = max(H100.total_bytes - used * GIB, 0)
 
-    pool, tokens = kv_pool(setup, 0, Figure.exact(used * GIB))
-    _, fewer = kv_pool(setup, 0, Figure.exact((used + more) * GIB))
+    pool, tokens = kv_pool_component(setup, 0, Figure.exact(used * GIB))
+    _, fewer = kv_pool_component(setup, 0, Figure.exact((used + more) * GIB))
 
     a_block = 32 * kv_bytes_per_token(setup, 0).value
     assert pool.bytes.value <= available * fraction + a_block
@@ -245,6 +247,6 @@ def test_what_whisper_hears_bounds_its_requests() -> None:
     whisper = msgspec.structs.replace(LLAMA_8B, encoder_layers=32, encoder_positions=1500, max_positions=448)
     setup = make_setup(whisper, backend="tensorrt", version="1.2.1", limits={"max_seq_len": 448})
 
-    ledger = plan(setup)
+    ledger = plan_memory(setup)
 
-    assert requests(ledger, 448) == ledger.kv_tokens.value // (47 * 32)
+    assert count_requests(ledger, 448) == ledger.kv_tokens.value // (47 * 32)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import GIB, Device
 
 MODELS = st.sampled_from((LLAMA_7B, LLAMA_8B, DEEPSEEK, GPT_OSS_120B))
@@ -39,7 +39,7 @@ def without_cache(ledger):
 
 @given(made=SETUPS, layout=LAYOUTS, limits=LIMITS)
 def test_parts_sum_to_the_whole_on_every_rank(made, layout, limits):
-    ledger = plan(make_setup(**made, layout=layout, limits=limits, device=B200))
+    ledger = plan_memory(make_setup(**made, layout=layout, limits=limits, device=B200))
     assert [each.rank for each in ledger.ranks] == list(range(layout["tp"] * layout["pp"]))
     for rank in ledger.ranks:
         for part in ("value", "low", "high"):
@@ -57,7 +57,7 @@ def test_parts_sum_to_the_whole_on_every_rank(made, layout, limits):
 )
 def test_more_is_never_less(made, limits, which):
     small, large = (
-        plan(make_setup(**made, limits=limits | {which: limits[which] * factor}, device=B200)).ranks[0]
+        plan_memory(make_setup(**made, limits=limits | {which: limits[which] * factor}, device=B200)).ranks[0]
         for factor in (1, 2)
     )
     assert without_cache(small) <= without_cache(large)
@@ -68,7 +68,8 @@ def test_more_is_never_less(made, limits, which):
 def test_a_layer_more_is_never_less(made, limits):
     more = msgspec.structs.replace(made["dims"], num_layers=made["dims"].num_layers + 1)
     small, large = (
-        plan(make_setup(**made | {"dims": dims}, limits=limits)).ranks[0] for dims in (made["dims"], more)
+        plan_memory(make_setup(**made | {"dims": dims}, limits=limits)).ranks[0]
+        for dims in (made["dims"], more)
     )
     assert without_cache(small) <= without_cache(large)
     assert small.kv_bytes_per_token.value <= large.kv_bytes_per_token.value
@@ -76,23 +77,23 @@ def test_a_layer_more_is_never_less(made, limits):
 
 @given(made=SETUPS, tp=st.sampled_from((1, 2, 4)))
 def test_more_gpus_hold_no_more_weights_each(made, tp):
-    one, two = (plan(make_setup(**made, layout={"tp": many})).ranks[0] for many in (tp, 2 * tp))
-    assert two.bytes_of("weights") <= one.bytes_of("weights")
+    one, two = (plan_memory(make_setup(**made, layout={"tp": many})).ranks[0] for many in (tp, 2 * tp))
+    assert two.component_bytes("weights") <= one.component_bytes("weights")
 
 
 @pytest.mark.parametrize("partition", [(10, 22), (22, 10)])
 def test_the_stage_that_is_shown_is_the_one_whose_memory_is_full(partition):
     layout = {"pp": 2, "pp_partition": partition}
-    ledger = plan(make_setup(LLAMA_8B, backend="pytorch", layout=layout, device=B200))
+    ledger = plan_memory(make_setup(LLAMA_8B, backend="pytorch", layout=layout, device=B200))
     assert len({each.kv_tokens.value for each in ledger.ranks}) == 1
-    assert ledger.worst.rank == partition.index(22)
+    assert ledger.tightest_rank.rank == partition.index(22)
 
 
 def test_the_tightest_stage_decides_for_all():
-    ledger = plan(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 2}, device=B200))
-    alone = plan(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 1}, device=B200))
-    assert ledger.kv_tokens.value == ledger.worst.kv_tokens.value > alone.kv_tokens.value
-    assert {rank.bytes_of("kv_pool") // rank.kv_bytes_per_token.value for rank in ledger.ranks} == {
+    ledger = plan_memory(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 2}, device=B200))
+    alone = plan_memory(make_setup(DEEPSEEK, weights="NVFP4", layout={"tp": 2, "pp": 1}, device=B200))
+    assert ledger.kv_tokens.value == ledger.tightest_rank.kv_tokens.value > alone.kv_tokens.value
+    assert {rank.component_bytes("kv_pool") // rank.kv_bytes_per_token.value for rank in ledger.ranks} == {
         ledger.kv_tokens.value
     }
 
@@ -103,7 +104,7 @@ def test_the_tightest_stage_decides_for_all():
 def test_what_does_not_fit_is_told_by_the_part_at_which_it_ends(gib, ends):
     card = Device(name="small", total_bytes=round(gib * GIB), sm=90)
     setup = make_setup(device=card, backend="tensorrt", limits={"max_num_tokens": 16384})
-    rank = plan(msgspec.structs.replace(setup, said={"max_seq_len": "--max_seq_len"})).worst
+    rank = plan_memory(msgspec.structs.replace(setup, said={"max_seq_len": "--max_seq_len"})).tightest_rank
     assert rank.fits is False
     assert rank.why_not.startswith(ends), rank.why_not
     assert rank.short_bytes > 0
@@ -111,15 +112,15 @@ def test_what_does_not_fit_is_told_by_the_part_at_which_it_ends(gib, ends):
 
 def test_a_length_that_nobody_asked_for_is_shortened_to_what_there_is():
     setup = make_setup(limits={"max_seq_len": 10**7})
-    assert plan(setup).fits
+    assert plan_memory(setup).fits
     said = msgspec.structs.replace(setup, said={"max_seq_len": "--max_seq_len"})
-    assert not plan(said).fits
+    assert not plan_memory(said).fits
 
 
 def test_logits_of_prompts_come_after_the_cache_from_what_it_leaves():
     asked = {"max_batch_size": 64, "max_num_tokens": 128000, "max_seq_len": 131072}
     setup = make_setup(backend="tensorrt", limits=asked, gather_context_logits=True, free_fraction=0.9)
-    ledger = plan(setup)
-    assert ledger.worst.components[-1].name == "logits"
+    ledger = plan_memory(setup)
+    assert ledger.tightest_rank.components[-1].name == "logits"
     assert ledger.fits is False
-    assert ledger.worst.why_not.startswith("logits: ")
+    assert ledger.tightest_rank.why_not.startswith("logits: ")

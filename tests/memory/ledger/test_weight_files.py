@@ -12,8 +12,8 @@ from support.make_engine import make_checkpoint, make_engine
 from support.make_hf import llama_tensors, make_hf_model, model_config, write_safetensors
 from support.make_setups import LLAMA_8B, make_setup
 from trtdx.host import RealHost
-from trtdx.memory.ledger.weight_files import HEADERS, weights_from_files
-from trtdx.memory.ledger.weights import weights_of
+from trtdx.memory.ledger.weight_files import HEADERS_SOURCE, weights_from_files
+from trtdx.memory.ledger.weights import rank_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_a_hugging_face_model_on_one_gpu_takes_exactly_its_tensors(tmp_path: Pat
     found = read(make_hf_model(tmp_path))
 
     assert [figure.value for figure in found] == [tensor_bytes(model_config())]
-    assert found[0].source == HEADERS
+    assert found[0].source == HEADERS_SOURCE
     assert found[0].low == found[0].value
 
 
@@ -57,7 +57,7 @@ def test_a_hugging_face_model_is_cut_as_the_formula_cuts_it(tmp_path: Path, layo
     setup = make_setup(SMALL, layout=layout)
     assert len(found) == setup.layout.world
     for rank, figure in enumerate(found):
-        assert figure.value == pytest.approx(weights_of(setup, rank).bytes.value, rel=1e-9)
+        assert figure.value == pytest.approx(rank_weights(setup, rank).bytes.value, rel=1e-9)
 
 
 def test_experts_are_told_from_the_rest(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_experts_are_told_from_the_rest(tmp_path: Path) -> None:
     found = read(tmp_path, MIXTURE, layout=layout)
 
     assert found[0].value == pytest.approx(
-        weights_of(make_setup(MIXTURE, layout=layout), 0).bytes.value, rel=1e-9
+        rank_weights(make_setup(MIXTURE, layout=layout), 0).bytes.value, rel=1e-9
     )
 
 
@@ -109,7 +109,7 @@ def test_each_rank_of_a_checkpoint_has_its_own_file(tmp_path: Path) -> None:
 
     found = read(folder, four, layout={"tp": 2}, backend="tensorrt", version="1.2.1")
 
-    reckoned = weights_of(
+    reckoned = rank_weights(
         make_setup(four, layout={"tp": 2}, backend="tensorrt", version="1.2.1"), 1
     ).bytes.value
     assert [figure.value for figure in found] == [pytest.approx(reckoned, rel=1e-6)] * 2

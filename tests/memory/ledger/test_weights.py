@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from support.make_setups import B200, DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B, make_setup
-from trtdx.memory.ledger.draft_weights import draft_weights_of
-from trtdx.memory.ledger.weights import encoder_weights_of, resolved_backend, weights_of
+from trtdx.memory.ledger.draft_weights import draft_weights
+from trtdx.memory.ledger.weights import encoder_weights, rank_weights, resolve_moe_backend
 from trtdx.memory.nouns import GIB, MIB, Dims, Setup
 
 BAICHUAN_13B = msgspec.structs.replace(
@@ -68,7 +68,7 @@ PRINTED = {
 def test_weights_are_what_deployments_printed(case: str) -> None:
     setup, printed, off = PRINTED[case]
 
-    found = weights_of(setup, 0)
+    found = rank_weights(setup, 0)
 
     assert found.bytes.value == pytest.approx(printed, rel=off)
     assert found.bytes.low <= printed <= found.bytes.high
@@ -76,7 +76,7 @@ def test_weights_are_what_deployments_printed(case: str) -> None:
 
 
 def parts(setup: Setup, rank: int = 0) -> dict[str, int]:
-    return weights_of(setup, rank).parts
+    return rank_weights(setup, rank).parts
 
 
 def test_embeddings_and_head_stay_in_sixteen_bits() -> None:
@@ -110,7 +110,7 @@ def test_each_format_takes_its_bytes_and_its_scales(algo: str, bytes_a_number: f
 
 
 def test_a_format_nobody_knows_has_a_wide_band() -> None:
-    known, unknown = (weights_of(make_setup(weights=algo), 0).bytes for algo in ("FP8", "W3A16_NEW"))
+    known, unknown = (rank_weights(make_setup(weights=algo), 0).bytes for algo in ("FP8", "W3A16_NEW"))
 
     assert unknown.high - unknown.low > 5 * (known.high - known.low)
 
@@ -204,7 +204,7 @@ def test_layers_of_multi_token_prediction_are_on_the_last_stage_only_when_asked_
 
 def test_which_kernels_compute_experts_depends_on_release_and_gpu() -> None:
     def backend(algo: str, version: str, **more: object) -> str:
-        return resolved_backend(make_setup(DEEPSEEK, weights=algo, version=version, device=B200, **more))  # type: ignore[arg-type]
+        return resolve_moe_backend(make_setup(DEEPSEEK, weights=algo, version=version, device=B200, **more))  # type: ignore[arg-type]
 
     assert backend("FP8_BLOCK_SCALES", "1.2.1") == "CUTLASS"
     assert backend("FP8_BLOCK_SCALES", "1.3.0rc10") == "TRTLLM"
@@ -216,22 +216,22 @@ def test_a_draft_head_is_whole_on_the_last_stage_and_a_draft_model_is_spread() -
     head = msgspec.structs.replace(LLAMA_8B, num_layers=1)
     split = {"pp": 2, "tp": 2}
 
-    assert draft_weights_of(make_setup(layout=split, draft=head), 0) is None
-    last = draft_weights_of(make_setup(layout=split, draft=head), 2)
+    assert draft_weights(make_setup(layout=split, draft=head), 0) is None
+    last = draft_weights(make_setup(layout=split, draft=head), 2)
     assert last is not None
     assert last.parts["embedding"]
     model = msgspec.structs.replace(LLAMA_8B, num_layers=16)
-    first = draft_weights_of(make_setup(layout=split, draft=model), 0)
+    first = draft_weights(make_setup(layout=split, draft=model), 0)
     assert first is not None
     assert "lm_head" not in first.parts
-    assert draft_weights_of(make_setup(), 0) is None
+    assert draft_weights(make_setup(), 0) is None
 
 
 def test_an_encoder_of_images_is_in_sixteen_bits() -> None:
     seeing = msgspec.structs.replace(LLAMA_8B, encoder_params=1_000_000)
 
-    found = encoder_weights_of(make_setup(seeing, weights="NVFP4"))
+    found = encoder_weights(make_setup(seeing, weights="NVFP4"))
 
     assert found is not None
     assert found.bytes.value == 2_000_000
-    assert encoder_weights_of(make_setup()) is None
+    assert encoder_weights(make_setup()) is None

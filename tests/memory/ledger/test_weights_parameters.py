@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.make_setups import DEEPSEEK, GPT_OSS_120B, LLAMA_7B, LLAMA_8B
-from trtdx.memory.ledger.weights import parameters
+from trtdx.memory.ledger.weights import count_parameters
 from trtdx.memory.nouns import Dims
 
 
@@ -136,13 +136,13 @@ MODELS = {
 def test_a_model_has_exactly_the_parameters_its_files_hold(name: str) -> None:
     dims, published = MODELS[name]
 
-    assert parameters(dims) == published
+    assert count_parameters(dims) == published
 
 
 def test_an_encoder_decoder_has_the_encoder_and_cross_attention() -> None:
     flan_t5_xl = sizes(24, 2048, 32, 32, 64, 5120, 32128, encoder_layers=24, model_type="t5")
 
-    assert parameters(flan_t5_xl) == pytest.approx(
+    assert count_parameters(flan_t5_xl) == pytest.approx(
         2_849_757_184, rel=1e-5
     )  # but for the tables of relative positions
 
@@ -156,7 +156,7 @@ def test_layers_that_are_one_thing_only_are_counted_once() -> None:
 
     mixers = 4 * (2 * 4096 * 4096 + 2 * 4096 * 1024) + 24 * 109_576_192
     rest = 24 * 2 * 4096 * 21504 + 2 * 131072 * 4096 + 53 * 4096
-    assert parameters(hybrid) == mixers + rest
+    assert count_parameters(hybrid) == mixers + rest
 
 
 def test_experts_that_work_in_a_narrower_width_have_projections_into_it() -> None:
@@ -167,4 +167,4 @@ def test_experts_that_work_in_a_narrower_width_have_projections_into_it() -> Non
         state_params_per_layer=109_576_192, model_type="nemotron_h",
     )  # fmt: skip
 
-    assert parameters(narrow) == pytest.approx(120.6e9, rel=0.005)
+    assert count_parameters(narrow) == pytest.approx(120.6e9, rel=0.005)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from support.make_setups import DEEPSEEK, GPT_OSS_120B, LLAMA_8B, make_setup
 from trtdx.memory.ledger.weight_storage import ALGOS as KNOWN
-from trtdx.memory.ledger.weight_storage import Matrix, linear_bytes
-from trtdx.memory.ledger.weights import weights_of
+from trtdx.memory.ledger.weight_storage import WeightMatrix, linear_bytes
+from trtdx.memory.ledger.weights import rank_weights
 from trtdx.memory.nouns import Dims
 
 ALGOS = st.sampled_from(KNOWN)
@@ -47,7 +47,7 @@ ANY_MODEL = st.one_of(models(), st.sampled_from([LLAMA_8B, DEEPSEEK, GPT_OSS_120
 
 
 def held(dims: Dims, algo: str, backend: str, flow: str, rank: int = 0, **layout: Any) -> int:
-    return weights_of(
+    return rank_weights(
         make_setup(dims, weights=algo, moe_backend=backend, backend=flow, layout=layout), rank
     ).bytes.value
 
@@ -70,7 +70,7 @@ def test_the_band_holds_the_value_and_parts_sum_to_it(
     setup = make_setup(dims, weights=algo, backend=flow, layout={"pp": pp, "tp": tp})
 
     for rank in range(pp * tp):
-        found = weights_of(setup, rank)
+        found = rank_weights(setup, rank)
         assert 0 <= found.bytes.low <= found.bytes.value <= found.bytes.high
         assert sum(found.parts.values()) == found.bytes.value
         assert all(size > 0 for size in found.parts.values())
@@ -99,7 +99,7 @@ def test_more_of_anything_never_takes_less(dims: Dims, algo: str, flow: str, nam
 @settings(max_examples=200, deadline=None)
 @given(ALGOS, st.integers(1, 5000), st.integers(1, 5000))
 def test_a_smaller_matrix_never_takes_more(algo: str, rows: int, columns: int) -> None:
-    size = linear_bytes(algo, Matrix(rows, columns))
+    size = linear_bytes(algo, WeightMatrix(rows, columns))
 
-    assert linear_bytes(algo, Matrix(rows + 1, columns)) >= size
-    assert linear_bytes(algo, Matrix(rows, columns + 1)) >= size
+    assert linear_bytes(algo, WeightMatrix(rows + 1, columns)) >= size
+    assert linear_bytes(algo, WeightMatrix(rows, columns + 1)) >= size

@@ -10,16 +10,16 @@ from trtdx.errors import InputError
 from trtdx.host import RealHost, RecordedHost
 from trtdx.knowledge.load import load_book
 from trtdx.memory.ledger.calibration import (
-    Constant,
-    Constants,
+    CalibrationConstants,
+    CalibrationFactor,
     constants_path,
     load_constants,
     store_constants,
 )
-from trtdx.memory.logs.calibrate import calibrate, with_log_settings
-from trtdx.memory.logs.read import read_log
-from trtdx.memory.logs.report import calibrate_report, memory_of_log
-from trtdx.memory.nouns import GIB, Component, Figure, Ledger, RankLedger, Setup, summed
+from trtdx.memory.logs.calibrate import calibrate_factors, with_log_settings
+from trtdx.memory.logs.read import read_memory_log
+from trtdx.memory.logs.report import report_calibration, report_log_memory
+from trtdx.memory.nouns import GIB, Component, Figure, MemoryLedger, RankLedger, Setup, sum_figures
 
 BOOK = load_book(RealHost())
 TOTAL = 79.50
@@ -47,29 +47,29 @@ def log_of(
 
 
 def read(text: str, name: str = "serve.log"):
-    return read_log(RecordedHost({name: text.encode()}), name)
+    return read_memory_log(RecordedHost({name: text.encode()}), name)
 
 
-def simple_plan(setup: Setup, constants: Constants | None = None) -> Ledger:
+def simple_plan(setup: Setup, constants: CalibrationConstants | None = None) -> MemoryLedger:
     """A stand-in for the planner with round numbers: 1 GiB of activation for 8192 tokens, 1 GiB of context."""
     parts = [
-        Component("cuda_context", Figure.within(1 * GIB, 0.5)),
-        Component("activation", Figure.within(setup.limits.max_num_tokens / 8192 * GIB, 0.4)),
+        Component("cuda_context", Figure.with_tolerance(1 * GIB, 0.5)),
+        Component("activation", Figure.with_tolerance(setup.limits.max_num_tokens / 8192 * GIB, 0.4)),
     ]
-    parts = [constants.applied(setup, each) for each in parts] if constants else parts
+    parts = [constants.apply_factor(setup, each) for each in parts] if constants else parts
     rank = RankLedger(
         rank=0,
         components=tuple(parts),
         kv_bytes_per_token=Figure.exact(131072),
         kv_tokens=Figure.exact(0),
-        total_bytes=summed(each.bytes for each in parts),
+        total_bytes=sum_figures(each.bytes for each in parts),
     )
-    return Ledger(setup=setup, ranks=(rank,))
+    return MemoryLedger(setup=setup, ranks=(rank,))
 
 
-def learnt_from(*texts: str, known: Constants | None = None):
+def learnt_from(*texts: str, known: CalibrationConstants | None = None):
     logs = [(read(text, f"{number}.log"), make_setup()) for number, text in enumerate(texts)]
-    return calibrate(logs, simple_plan, known)
+    return calibrate_factors(logs, simple_plan, known)
 
 
 def test_a_factor_is_what_was_measured_over_what_was_planned():
@@ -96,10 +96,10 @@ def test_the_plan_with_constants_tells_what_was_measured_in_a_narrower_band():
     constants = learnt_from(log_of()).constants
     setup = make_setup()
     before, after = simple_plan(setup).ranks[0], simple_plan(setup, constants).ranks[0]
-    activation = after.component("activation").bytes
+    activation = after.find_component("activation").bytes
     assert activation.value == 1.5 * GIB
     assert activation.source.startswith("measured")
-    formula = before.component("activation").bytes
+    formula = before.find_component("activation").bytes
     assert (activation.high - activation.low) / activation.value < (
         formula.high - formula.low
     ) / formula.value
@@ -109,7 +109,7 @@ def test_the_plan_with_constants_tells_what_was_measured_in_a_narrower_band():
 def test_a_factor_scales_with_the_set_up():
     constants = learnt_from(log_of()).constants
     double = make_setup(limits={"max_num_tokens": 16384})
-    assert simple_plan(double, constants).ranks[0].bytes_of("activation") == 3 * GIB
+    assert simple_plan(double, constants).ranks[0].component_bytes("activation") == 3 * GIB
 
 
 def test_another_family_or_backend_is_left_alone():
@@ -117,7 +117,7 @@ def test_another_family_or_backend_is_left_alone():
     other = make_setup(msgspec.structs.replace(LLAMA_8B, model_type="qwen2"))
     engine = make_setup(backend="tensorrt")
     for setup in (other, engine):
-        assert simple_plan(setup, constants).ranks[0].bytes_of("activation") == 1 * GIB
+        assert simple_plan(setup, constants).ranks[0].component_bytes("activation") == 1 * GIB
 
 
 def test_what_was_compiled_or_measured_is_not_scaled():
@@ -175,7 +175,7 @@ def test_the_same_profile_printed_twice_is_one_server():
 
 def test_constants_are_kept_in_the_users_folder_and_read_back():
     host = RecordedHost({}, environment={"XDG_CONFIG_HOME": "/home/me/conf"})
-    assert load_constants(host) == Constants()
+    assert load_constants(host) == CalibrationConstants()
     constants = learnt_from(log_of()).constants
     assert store_constants(host, constants) == "/home/me/conf/trtdx/memory-constants.json"
     assert load_constants(host) == constants
@@ -200,43 +200,43 @@ def test_a_damaged_file_of_constants_is_named_with_the_way_out(data, reason):
 
 
 def test_a_constant_of_any_family_serves_where_none_is_of_its_own():
-    any_family = Constant(value=2.0, low=1.9, high=2.1, logs=2)
-    constants = Constants(entries={"pytorch/*/activation_factor": any_family})
-    assert constants.find(make_setup(), "activation_factor") == any_family
-    assert constants.find(make_setup(backend="tensorrt"), "activation_factor") is None
+    any_family = CalibrationFactor(value=2.0, low=1.9, high=2.1, logs=2)
+    constants = CalibrationConstants(entries={"pytorch/*/activation_factor": any_family})
+    assert constants.find_factor(make_setup(), "activation_factor") == any_family
+    assert constants.find_factor(make_setup(backend="tensorrt"), "activation_factor") is None
 
 
 def test_the_report_shows_what_changed_from_which_lines_and_is_kept_for_the_next_plan():
     files = {"a.log": log_of().encode(), "b.log": log_of(tail=FAILED).encode()}
     host = RecordedHost(files, environment={"XDG_CONFIG_HOME": "/c"})
-    found = calibrate_report(host, ["a.log", "b.log"], make_setup(), book=BOOK)
+    found = report_calibration(host, ["a.log", "b.log"], make_setup(), book=BOOK)
     section = found.report.sections[0]
     assert section.key == "memory-constants"
     assert ("pytorch", "llama", "activation_factor") in [row[:3] for row in section.rows]
     assert "/c/trtdx/memory-constants.json" in section.note
     assert [each.code for each in found.report.findings] == ["DX883"]
     assert "b.log was not used: the run ran out of memory" in found.report.findings[0].message
-    again = calibrate_report(host, ["a.log"], make_setup(), book=BOOK)
+    again = report_calibration(host, ["a.log"], make_setup(), book=BOOK)
     assert again.report.sections[0].rows[0][3] is not None  # what it was before
     assert load_constants(host).entries
 
 
 def test_the_real_plan_with_calibrated_constants_gives_what_the_log_measured():
-    from trtdx.memory.ledger.plan import plan
+    from trtdx.memory.ledger.plan import plan_memory
 
     setup = make_setup()
     log = read(log_of())
-    constants = calibrate([(log, setup)], plan).constants
-    component = plan(with_log_settings(setup, log), constants).ranks[0].component("activation")
+    constants = calibrate_factors([(log, setup)], plan_memory).constants
+    component = plan_memory(with_log_settings(setup, log), constants).ranks[0].find_component("activation")
     assert component.bytes.value == pytest.approx(1.5 * GIB, rel=0.01)
 
 
 def test_a_log_with_a_model_is_completed_by_the_plan_and_one_of_another_model_is_told():
     files = {"a.log": log_of().encode(), "b.log": log_of(per_token=65536).encode()}
-    whole = memory_of_log(RecordedHost(files), ["a.log"], make_setup(), book=BOOK)
+    whole = report_log_memory(RecordedHost(files), ["a.log"], make_setup(), book=BOOK)
     assert whole.report.findings == ()
     sources = {each.name: each.bytes.source.split(":")[0] for each in whole.ranks[0].components}
     assert sources["weights"] == sources["kv_pool"] == "measured"
     assert "planned" in whole.report.sections[0].columns
-    other = memory_of_log(RecordedHost(files), ["b.log"], make_setup(), book=BOOK)
+    other = report_log_memory(RecordedHost(files), ["b.log"], make_setup(), book=BOOK)
     assert [each.code for each in other.report.findings] == ["DX882"]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.memory.logs.ledger import ledger_of, ledgers_of
-from trtdx.memory.logs.oom import post_mortem
-from trtdx.memory.logs.read import read_log
-from trtdx.memory.logs.report import memory_of_log
+from trtdx.memory.logs.ledger import ledger_from_log, ledgers_from_log
+from trtdx.memory.logs.oom import explain_memory_failure
+from trtdx.memory.logs.read import read_memory_log
+from trtdx.memory.logs.report import report_log_memory
 from trtdx.memory.nouns import GIB
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ WHOLE = ("\n".join(LINES) + "\n").encode()
 
 
 def read(data: bytes):
-    return read_log(RecordedHost({"a.log": data}), "a.log")
+    return read_memory_log(RecordedHost({"a.log": data}), "a.log")
 
 
 def survives(data: bytes) -> None:
     log = read(data)
-    result = post_mortem(log)
+    result = explain_memory_failure(log)
     for rank in result.ranks:
         assert rank.total_bytes.value == sum(each.bytes.value for each in rank.components)
         assert all(0 <= each.bytes.low <= each.bytes.value <= each.bytes.high for each in rank.components)
@@ -73,7 +73,7 @@ def test_random_bytes_hold_no_memory_lines():
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
 def test_other_encodings_are_read(encoding):
-    assert ledger_of(read(WHOLE.decode().encode(encoding)), 1).kv_bytes_per_token.value == 131072
+    assert ledger_from_log(read(WHOLE.decode().encode(encoding)), 1).kv_bytes_per_token.value == 131072
 
 
 def test_an_endless_line_is_read_in_bounded_memory_and_what_is_in_it_found():
@@ -104,7 +104,7 @@ def test_ranks_that_write_into_one_file_at_once_keep_their_numbers():
     for _ in range(20):
         rng.shuffle(lines)
         log = read("\n".join(lines).encode())
-        weights = {each.rank: each.bytes_of("weights") / GIB for each in ledgers_of(log)}
+        weights = {each.rank: each.component_bytes("weights") / GIB for each in ledgers_from_log(log)}
         assert weights == {0: 10, 1: 11, 2: 12, 3: 13}
 
 
@@ -113,9 +113,9 @@ def test_the_report_of_a_damaged_archive_says_so():
 
     packed = gzip.compress(WHOLE * 2000)
     host = RecordedHost({"a.log.gz": packed[: len(packed) // 2]})
-    found = memory_of_log(host, ["a.log.gz"], book=_book())
+    found = report_log_memory(host, ["a.log.gz"], book=_book())
     assert found.report.summary.partial
-    assert found.log.said
+    assert found.log.statements
 
 
 def _book() -> RuleBook:

@@ -7,14 +7,14 @@ import re
 import pytest
 
 from support.make_setups import make_setup
-from trtdx.diagnose.run import diagnose, text_source
+from trtdx.diagnose.run import diagnose_sources, source_from_text
 from trtdx.host import RealHost, RecordedHost
 from trtdx.knowledge.load import load_book
-from trtdx.memory.logs.oom import post_mortem
-from trtdx.memory.logs.read import read_log
-from trtdx.memory.logs.refine import with_memory_figures
-from trtdx.memory.logs.report import memory_of_log
-from trtdx.memory.nouns import GIB, MIB, ZERO, Ledger, RankLedger
+from trtdx.memory.logs.diagnose_hook import with_memory_figures
+from trtdx.memory.logs.oom import explain_memory_failure
+from trtdx.memory.logs.read import read_memory_log
+from trtdx.memory.logs.report import report_log_memory
+from trtdx.memory.nouns import GIB, MIB, ZERO_FIGURE, MemoryLedger, RankLedger
 from trtdx.model import Stage
 
 BOOK = load_book(RealHost())
@@ -39,15 +39,15 @@ ENGINE = """\
 
 
 def read(text: str):
-    return read_log(RecordedHost({"serve.log": text.encode()}), "serve.log")
+    return read_memory_log(RecordedHost({"serve.log": text.encode()}), "serve.log")
 
 
 def cause_of(text: str):
-    return post_mortem(read(text)).verdicts[0]
+    return explain_memory_failure(read(text)).verdicts[0]
 
 
 def report_on(text: str):
-    return memory_of_log(RecordedHost({"serve.log": text.encode()}), ["serve.log"], book=BOOK).report
+    return report_log_memory(RecordedHost({"serve.log": text.encode()}), ["serve.log"], book=BOOK).report
 
 
 def own(gib: float) -> str:
@@ -104,7 +104,7 @@ def test_an_engine_that_does_not_fit_is_told_from_one_of_another_version():
     assert verdict.failure.wanted.value == wanted
     assert any("2 GPUs" in fix.text for fix in verdict.fixes)
     other = cause_of(ENGINE + "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n")
-    assert (other.code, other.false) == ("DX917", True)
+    assert (other.code, other.is_false_oom) == ("DX917", True)
 
 
 def test_a_context_that_does_not_fit_is_mended_at_build():
@@ -135,13 +135,13 @@ def test_what_the_runtime_was_about_to_allocate_is_told_by_the_last_line_before(
 def test_advice_of_a_builder_that_goes_on_is_no_failure():
     text = "[TRT] [W] Requested amount of GPU memory (8589934592 bytes) could not be allocated. There may not be enough free memory for allocation to succeed.\n"
     text += "[TRT] [W] Tactic Device request: 41472MB Available: 40338MB. Device memory is insufficient to use tactic.\n"
-    assert post_mortem(read(text)).verdicts == ()
+    assert explain_memory_failure(read(text)).verdicts == ()
 
 
 def test_fragmented_memory_is_not_missing_memory():
     rest = "Including non-PyTorch memory, this process has 78.00 GiB memory in use. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 15.25 GiB is reserved by PyTorch but unallocated."
     verdict = cause_of(STEP_FAILED.format(want="768.00 MiB", free="400.00 MiB", rest=rest))
-    assert (verdict.code, verdict.false) == ("DX343", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX343", True)
     assert "15.2 GiB" in verdict.message
     assert "768.0 MiB" in verdict.message
 
@@ -149,7 +149,7 @@ def test_fragmented_memory_is_not_missing_memory():
 def test_another_process_is_named_with_what_it_holds():
     rest = "Process 4012 has 40.00 GiB memory in use. " + own(36)
     verdict = cause_of(PROFILE + STEP_FAILED.format(want="4.00 GiB", free="3.00 GiB", rest=rest))
-    assert (verdict.code, verdict.false) == ("DX341", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX341", True)
     assert "process 4012 holds 40.0 GiB" in verdict.message
 
 
@@ -179,7 +179,7 @@ def test_all_ranks_on_one_gpu_are_found_by_where_they_say_they_are():
     text = "".join(f"[TensorRT-LLM][INFO] Rank {rank} is using GPU 0\n" for rank in range(4))
     text += STEP_FAILED.format(want="64.00 MiB", free="11.00 MiB", rest=own(20))
     verdict = cause_of(text)
-    assert (verdict.code, verdict.false) == ("DX342", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX342", True)
     spread = "".join(f"[TensorRT-LLM][INFO] Rank {rank} is using GPU {rank}\n" for rank in range(4))
     assert cause_of(spread + text.splitlines()[-1]).code == "DX340"
 
@@ -203,7 +203,7 @@ Model: 139.50 / {free + 1:.2f}
 Sampler: {free + 1:.2f} / {free:.2f}
 """
     verdict = cause_of(text)
-    assert (verdict.code, verdict.false) == ("DX915", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX915", True)
     assert f"{free:.1f} GiB of 140.0 GiB" in verdict.message
     assert "other ranks" in verdict.fixes[0].text
 
@@ -251,13 +251,13 @@ def test_the_fullest_rank_decides_for_all():
     verdict = cause_of(text)
     assert verdict.code == "DX916"
     assert "rank 2 has 41.0 GiB" in verdict.message
-    assert post_mortem(read(text.replace("41.00", "59.50"))).verdicts == ()
+    assert explain_memory_failure(read(text.replace("41.00", "59.50"))).verdicts == ()
 
 
 def test_a_full_gpu_in_nvidia_smi_is_the_cache_and_no_leak():
     text = PROFILE + "| N/A   43C    P0   81W / 350W |  77824MiB / 81559MiB |      0%      Default |\n"
     verdict = cause_of(text)
-    assert (verdict.code, verdict.false) == ("DX354", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX354", True)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_full_gpu_in_nvidia_smi_is_the_cache_and_no_leak():
 def test_host_memory_is_told_from_the_gpus(line, code):
     text = "[TRT-LLM] [I] Prefetching 130.50GB checkpoint files.\n" + line + "\n"
     verdict = cause_of(text)
-    assert (verdict.code, verdict.false) == (code, True)
+    assert (verdict.code, verdict.is_false_oom) == (code, True)
     assert "130.5 GiB of checkpoint files" in verdict.message
 
 
@@ -305,7 +305,7 @@ def test_one_cause_is_one_finding_and_what_the_words_said_is_its_symptom():
 
 def test_what_a_failure_of_one_rank_says_again_is_counted_once():
     text = PROFILE + STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
-    result = post_mortem(
+    result = explain_memory_failure(
         read(text + "During handling of the above exception\n" + text.splitlines()[-1] + "\n")
     )
     assert len(result.failures) == 1
@@ -315,7 +315,7 @@ def test_what_a_failure_of_one_rank_says_again_is_counted_once():
 
 def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
     text = PROFILE + STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
-    finding = diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings[0]
+    finding = diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings[0]
     page = BOOK.get("DX340")
     assert finding.code == page.code
     assert finding.message.startswith(
@@ -330,7 +330,10 @@ def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
 
 def test_diagnose_is_unchanged_where_memory_did_not_run_out():
     text = PROFILE + "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n"
-    codes = [each.code for each in diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings]
+    codes = [
+        each.code
+        for each in diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings
+    ]
     assert codes
     assert not set(codes) & {"DX914", "DX915", "DX917"}
 
@@ -380,20 +383,20 @@ def test_the_plan_finds_the_change_that_fits_and_says_so_when_it_cannot_explain_
             rank = RankLedger(
                 rank=0,
                 components=(),
-                kv_bytes_per_token=ZERO,
-                kv_tokens=ZERO,
-                total_bytes=ZERO,
+                kv_bytes_per_token=ZERO_FIGURE,
+                kv_tokens=ZERO_FIGURE,
+                total_bytes=ZERO_FIGURE,
                 capacity=GIB,
                 fits=fits,
             )
-            return Ledger(setup=asked, ranks=(rank,))
+            return MemoryLedger(setup=asked, ranks=(rank,))
 
         return plan
 
-    verdict = post_mortem(read(failed), setup, fits_below(3000)).verdicts[0]
+    verdict = explain_memory_failure(read(failed), setup, fits_below(3000)).verdicts[0]
     assert "--max_num_tokens 2048" in verdict.fixes[0].command
     assert "by the plan it fits" in verdict.fixes[0].text
-    verdict = post_mortem(read(failed), setup, fits_below(10**6)).verdicts[0]
+    verdict = explain_memory_failure(read(failed), setup, fits_below(10**6)).verdicts[0]
     assert "it would have fitted" in verdict.why
     assert not any("by the plan" in fix.text for fix in verdict.fixes)
 
@@ -432,7 +435,7 @@ WHOLE_LIFE = """\
 def test_the_warning_of_the_temporary_cache_is_no_finding_in_a_healthy_log():
     text = WHOLE_LIFE.format(pool="33.30", tokens=272800, warning="", seq=32768)
     assert report_on(text).findings == ()
-    assert diagnose([text_source(text)], BOOK, refine=with_memory_figures).findings == ()
+    assert diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings == ()
     log = read(text)
     assert (log.fraction, log.number("max_batch_size"), log.number("max_seq_len")) == (0.9, 64, 32768)
     assert log.settings["version"].value == "1.2.0rc5"
@@ -441,7 +444,10 @@ def test_the_warning_of_the_temporary_cache_is_no_finding_in_a_healthy_log():
 def test_a_shortening_that_stayed_is_told_with_its_own_number_not_the_temporary_one():
     warning = "[TRT-LLM] [W] Attention window size 32768 exceeds upper bound 16384 for available blocks. Reducing to 16384.\n"
     text = WHOLE_LIFE.format(pool="2.00", tokens=16384, warning=warning, seq=16384)
-    for report in (report_on(text), diagnose([text_source(text)], BOOK, refine=with_memory_figures)):
+    for report in (
+        report_on(text),
+        diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures),
+    ):
         assert [each.code for each in report.findings] == ["DX356"]
         assert "16 384 tokens, 32 768 were asked for" in report.findings[0].message
 
@@ -476,14 +482,14 @@ def test_an_engine_that_was_built_and_can_never_be_loaded_is_told_before_it_is_t
     new = int(re.search(r"--max_num_tokens (\d+)", verdict.fixes[0].command)[1])
     assert 100 * new / 131072 + 15 < 80  # GiB
     small = text.replace("107374182400", "1073741824")
-    assert post_mortem(read(small)).verdicts == ()
+    assert explain_memory_failure(read(small)).verdicts == ()
 
 
 def test_of_several_ranks_the_one_that_tells_what_was_missing_is_explained():
     gave_up = "RuntimeError: Executor creation failed due to insufficient GPU memory.\n\nThe following component could not be created: KV cache\n"
     failed = STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
     host = RecordedHost({"logs/rank0.log": gave_up.encode(), "logs/rank1.log": failed.encode()})
-    verdict = post_mortem(read_log(host, "logs")).verdicts[0]
+    verdict = explain_memory_failure(read_memory_log(host, "logs")).verdicts[0]
     assert verdict.failure.rank == 1
     assert verdict.failure.missing == pytest.approx(4.7 * GIB, abs=0.02 * GIB)
 
@@ -491,7 +497,7 @@ def test_of_several_ranks_the_one_that_tells_what_was_missing_is_explained():
 def test_pytorchs_own_limit_refuses_what_is_free():
     text = WHOLE_LIFE.format(pool="33.30", tokens=272800, warning="", seq=32768)
     verdict = cause_of(text + STEP_FAILED.format(want="2.00 GiB", free="5.00 GiB", rest=own(70)))
-    assert (verdict.code, verdict.false) == ("DX915", True)
+    assert (verdict.code, verdict.is_false_oom) == ("DX915", True)
     assert "limits it after the KV cache is made (it was set to 44.5 GiB)" in verdict.fixes[0].text
 
 
@@ -503,7 +509,7 @@ Total GPU memory (GiB): 79.50
 Free GPU memory before component creation attempt (GiB): 0.15
 """
     failed = STEP_FAILED.format(want="512.00 MiB", free="150.00 MiB", rest="")
-    failure = post_mortem(read(PROFILE + report + failed)).failures[0]
+    failure = explain_memory_failure(read(PROFILE + report + failed)).failures[0]
     assert failure.missing == 362 * MIB
 
 
@@ -516,9 +522,9 @@ SCRATCH = """\
 
 
 def test_a_plugins_workspace_is_a_matter_of_memory():
-    verdict = post_mortem(read(SCRATCH)).verdicts[0]
+    verdict = explain_memory_failure(read(SCRATCH)).verdicts[0]
     assert verdict.code == "DX178"
-    assert verdict.failure.wanted.value == 210571452800
+    assert verdict.failure.requested.value == 210571452800
     assert verdict.failure.missing == 210571452800 - 47697362944
     fused, smaller = verdict.fixes
     assert "--context_fmha enable" in fused.command
@@ -535,7 +541,7 @@ LEFT = """\
 
 
 def test_a_cache_for_which_next_to_nothing_is_available_is_a_failure():
-    verdict = post_mortem(read(LEFT)).verdicts[0]
+    verdict = explain_memory_failure(read(LEFT)).verdicts[0]
     assert verdict.code == "DX356"
     assert "30.7 MiB of 5.7 GiB are free" in verdict.message
     assert verdict.fixes
@@ -543,7 +549,7 @@ def test_a_cache_for_which_next_to_nothing_is_available_is_a_failure():
         LEFT
         + "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.02 GiB for max tokens in paged KV cache (128).\n"
     )
-    assert not post_mortem(read(made)).verdicts
+    assert not explain_memory_failure(read(made)).verdicts
 
 
 def test_what_was_free_is_not_told_as_unaccounted_for():
@@ -573,7 +579,7 @@ def test_fixes_name_flags_that_the_release_of_the_log_has(version, words):
         "[TRT-LLM] [I] Estimated max memory in KV cache : 8.00 GiB\n"
         "[TensorRT-LLM][WARNING] Attention window size 131072 exceeds upper bound 65536\n"
     )
-    verdict = next(each for each in post_mortem(read(log)).verdicts if each.code == "DX356")
+    verdict = next(each for each in explain_memory_failure(read(log)).verdicts if each.code == "DX356")
     commands = [fix.command for fix in verdict.fixes]
     assert words in commands[0]
     assert all("--tp_size 4" in command for command in commands)

@@ -8,8 +8,8 @@ import pytest
 
 from trtdx.errors import InputError
 from trtdx.host import RecordedHost
-from trtdx.memory.logs.ledger import ledger_of, ledgers_of, pool_of
-from trtdx.memory.logs.read import read_log
+from trtdx.memory.logs.ledger import ledger_from_log, ledgers_from_log, pool_from_log
+from trtdx.memory.logs.read import read_memory_log
 from trtdx.memory.nouns import GIB, MIB
 
 ENGINE = """\
@@ -58,11 +58,11 @@ Please refer to the TensorRT LLM documentation
 
 
 def read(text: str | bytes, name: str = "serve.log"):
-    return read_log(RecordedHost({name: text.encode() if isinstance(text, str) else text}), name)
+    return read_memory_log(RecordedHost({name: text.encode() if isinstance(text, str) else text}), name)
 
 
 def test_an_engines_start_gives_every_component_with_its_line():
-    rank = ledger_of(read(ENGINE), 0)
+    rank = ledger_from_log(read(ENGINE), 0)
     assert {each.name: each.bytes.source for each in rank.components} == {
         "weights": "measured: serve.log line 6",
         "activation": "measured: serve.log line 7",
@@ -71,25 +71,25 @@ def test_an_engines_start_gives_every_component_with_its_line():
         "cuda_context": "measured: serve.log line 10",
         "kv_pool": "measured: serve.log line 13",
     }
-    assert rank.bytes_of("weights") == 7190 * MIB
-    assert rank.bytes_of("activation") == 1250.5 * MIB
-    assert rank.bytes_of("runtime_buffers") == 1.25 * GIB  # TensorRT-LLM says GB and divides by 1024
+    assert rank.component_bytes("weights") == 7190 * MIB
+    assert rank.component_bytes("activation") == 1250.5 * MIB
+    assert rank.component_bytes("runtime_buffers") == 1.25 * GIB  # TensorRT-LLM says GB and divides by 1024
     assert rank.capacity == 47.5 * GIB
     assert rank.kv_tokens.value == 265408
 
 
 def test_what_nobody_names_before_the_cache_is_the_context_and_the_parts_sum_up():
-    rank = ledger_of(read(ENGINE), 0)
+    rank = ledger_from_log(read(ENGINE), 0)
     before = sum(each.bytes.value for each in rank.components if each.name != "kv_pool")
     assert before == pytest.approx((47.5 - 36) * GIB, abs=MIB)
     assert rank.total_bytes.value == sum(each.bytes.value for each in rank.components)
 
 
 def test_a_printed_number_may_be_off_by_half_of_its_last_digit():
-    pool = pool_of(read(ENGINE), 0).bytes
+    pool = pool_from_log(read(ENGINE), 0).bytes
     assert pool is not None
     assert (pool.low, pool.high) == (round(32.395 * GIB), round(32.405 * GIB))
-    per_token = ledger_of(read(ENGINE), 0).kv_bytes_per_token
+    per_token = ledger_from_log(read(ENGINE), 0).kv_bytes_per_token
     assert per_token.low <= 131072 <= per_token.high
 
 
@@ -108,26 +108,26 @@ def test_settings_are_read_under_the_names_of_the_command_line():
 @pytest.mark.parametrize("unit", ["", " bytes/token", " bytes/token + 4096 bytes fixed cost"])
 def test_the_first_pool_of_the_pytorch_backend_is_temporary_in_every_release(unit):
     log = read(TORCH.format(unit=unit))
-    pool = pool_of(log, 0)
+    pool = pool_from_log(log, 0)
     assert pool.bytes is not None
     assert pool.bytes.value == round(55.35 * GIB)
     assert pool.temporary is not None
     assert pool.temporary.value == 1 * GIB
-    assert ledger_of(log, 0).kv_bytes_per_token.value == 131072
+    assert ledger_from_log(log, 0).kv_bytes_per_token.value == 131072
 
 
 def test_the_temporary_pool_is_not_counted_as_memory_outside_torch():
-    rank = ledger_of(read(TORCH.format(unit="")), 0)
-    assert rank.bytes_of("cuda_context") == pytest.approx(1.4 * GIB, abs=MIB)
-    assert rank.bytes_of("activation") == 1.5 * GIB
-    assert rank.bytes_of("weights") == pytest.approx(14.96 * GIB, abs=1)
+    rank = ledger_from_log(read(TORCH.format(unit="")), 0)
+    assert rank.component_bytes("cuda_context") == pytest.approx(1.4 * GIB, abs=MIB)
+    assert rank.component_bytes("activation") == 1.5 * GIB
+    assert rank.component_bytes("weights") == pytest.approx(14.96 * GIB, abs=1)
 
 
 def test_a_temporary_pool_that_is_not_told_follows_from_the_budget():
     text = "Model weights (torch): 15.10 GiB\nModel weights (non-torch): 2.00 GiB\n"
     text += "Peak memory: 18.60 GiB, KV cache: 55.71 GiB (fraction=0.9)\nPyTorch memory fraction: 0.5 (39.75 GiB)\n"
-    rank = ledger_of(read(text), 0)  # 55.71 / 0.9 - (79.5 - 18.6) = 1.0
-    assert rank.bytes_of("cuda_context") == pytest.approx(1.0 * GIB, abs=0.02 * GIB)
+    rank = ledger_from_log(read(text), 0)  # 55.71 / 0.9 - (79.5 - 18.6) = 1.0
+    assert rank.component_bytes("cuda_context") == pytest.approx(1.0 * GIB, abs=0.02 * GIB)
 
 
 def test_two_pools_without_a_profile_are_a_temporary_and_a_real_one():
@@ -139,26 +139,26 @@ def test_two_pools_without_a_profile_are_a_temporary_and_a_real_one():
     )
     log = read(text)
     assert log.backend == "pytorch"
-    assert ledger_of(log, 0).kv_tokens.value == 49152
+    assert ledger_from_log(log, 0).kv_tokens.value == 49152
 
 
 def test_autodeploy_prints_nothing_for_a_real_pool():
     text = TORCH.format(unit="").replace("Allocated 55.35 GiB for", "Allocated 0.00 GiB for")
-    assert ledger_of(read(text), 0).bytes_of("kv_pool") == 453408 * 131072
+    assert ledger_from_log(read(text), 0).component_bytes("kv_pool") == 453408 * 131072
 
 
 def test_the_oldest_lines_are_exact():
     text = "[TensorRT-LLM][INFO] Loaded engine size: 12000 MiB\n"
     text += "[TensorRT-LLM][INFO] Allocate 4294967296 bytes for k/v cache. \n"
     text += "[TensorRT-LLM][INFO] Using 32768 total tokens in paged KV cache, and 16 blocks per sequence\n"
-    rank = ledger_of(read(text), 0)
+    rank = ledger_from_log(read(text), 0)
     assert (rank.kv_bytes_per_token.low, rank.kv_bytes_per_token.high) == (131072, 131072)
-    assert rank.bytes_of("weights") == 12000 * MIB
+    assert rank.component_bytes("weights") == 12000 * MIB
 
 
 def test_lines_of_releases_in_between_are_read_too():
     text = "[TensorRT-LLM][INFO] Max tokens in paged KV cache: 40960. Allocating 5368709120 bytes.\n"
-    assert ledger_of(read(text), 0).kv_bytes_per_token.value == 131072
+    assert ledger_from_log(read(text), 0).kv_bytes_per_token.value == 131072
     text = "[TensorRT-LLM][WARNING] maxAttentionWindow and maxSequenceLen are too large for at least one sequence to fit in kvCache. they are reduced to 5185\n"
     assert read(text).last("kv.shortened").get("new") == 5185
     text = "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 19.00 GiB, available KV cache memory when calculating max tokens: 55.35 GiB\n"
@@ -168,7 +168,7 @@ def test_lines_of_releases_in_between_are_read_too():
         .replace("kv size per token is", "kv size is")
         .replace(", temporary kv cache memory during profiling", ", , tmp kv_mem")
     )
-    assert pool_of(read(text), 0).temporary.value == 1 * GIB
+    assert pool_from_log(read(text), 0).temporary.value == 1 * GIB
 
 
 def test_the_rank_of_autodeploys_lines_is_read():
@@ -183,7 +183,7 @@ def test_a_build_tells_weights_and_activation():
     text += "[TRT-LLM] [I] Activation memory size: 320.00 MiB\n"
     log = read(text)
     assert log.backend == "build"
-    assert ledger_of(log, 0).bytes_of("activation") == 335545344
+    assert ledger_from_log(log, 0).component_bytes("activation") == 335545344
     assert log.last("build.scratch").bytes() == 134218240
     assert log.last("build.estimate.activation").bytes() == 320 * MIB
 
@@ -200,11 +200,11 @@ def test_the_executors_failure_is_read_by_names_and_by_stage_ids(model, sampler,
         FAILED.format(model=model, sampler=sampler, temporary=temporary, extra=extra, component=component)
     )
     assert log.ranks == (3,)  # the block itself names no rank, the line above it does
-    rank = ledger_of(log, 3)
-    assert rank.bytes_of("weights") == pytest.approx(66.4 * GIB, abs=MIB)
-    assert rank.bytes_of("decoder_buffers") == pytest.approx(0.25 * GIB, abs=MIB)
-    assert rank.bytes_of("activation") == pytest.approx(8 * GIB, abs=MIB)
-    assert rank.component("kv_pool") is None
+    rank = ledger_from_log(log, 3)
+    assert rank.component_bytes("weights") == pytest.approx(66.4 * GIB, abs=MIB)
+    assert rank.component_bytes("decoder_buffers") == pytest.approx(0.25 * GIB, abs=MIB)
+    assert rank.component_bytes("activation") == pytest.approx(8 * GIB, abs=MIB)
+    assert rank.find_component("kv_pool") is None
 
 
 def test_lines_of_several_ranks_are_told_apart_whatever_wraps_them():
@@ -220,12 +220,12 @@ def test_lines_of_several_ranks_are_told_apart_whatever_wraps_them():
     log = read("\n".join(wrapped) + "\n")
     free = {each.rank: each.bytes("free") / GIB for each in log.all("kv.available")}
     assert free == {0: 60, 1: 61, 2: 62, 3: 63}
-    assert len(ledgers_of(log)) == 4
+    assert len(ledgers_from_log(log)) == 4
 
 
 def test_triton_wraps_the_same_lines():
     text = "I1115 10:00:04.688135 205 libtensorrtllm.cc:55] [TensorRT-LLM][INFO] [MemUsageChange] Allocated 2.00 GiB for max tokens in paged KV cache (16384).\n"
-    assert ledger_of(read(text), 0).kv_tokens.value == 16384
+    assert ledger_from_log(read(text), 0).kv_tokens.value == 16384
 
 
 def test_torchs_allocator_text_is_read_in_both_forms():
@@ -280,17 +280,17 @@ def test_the_runtimes_own_word_rules_over_a_command_line():
 def test_packed_logs_and_folders_are_read():
     assert read(gzip.compress(ENGINE.encode()), "serve.log.gz").number("max_batch_size") == 48
     host = RecordedHost({"logs/rank0.log": ENGINE.encode(), "logs/rank1.log": ENGINE.encode()})
-    assert read_log(host, "logs").ranks == (0, 1)
+    assert read_memory_log(host, "logs").ranks == (0, 1)
 
 
 def test_nothing_to_read_is_an_error_with_a_way_out():
     with pytest.raises(InputError, match="nothing was read"):
         read(b"")
     with pytest.raises(InputError, match="no file or directory"):
-        read_log(RecordedHost({}), "absent.log")
+        read_memory_log(RecordedHost({}), "absent.log")
 
 
 def test_a_log_without_memory_gives_an_empty_ledger():
     log = read("INFO: all is well\n")
     assert log.said == ()
-    assert ledger_of(log, 0).components == ()
+    assert ledger_from_log(log, 0).components == ()

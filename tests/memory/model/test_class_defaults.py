@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.ledger.weights import parameters
-from trtdx.memory.question.setup import Answer, Asked, setup_from
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.ledger.weights import count_parameters
+from trtdx.memory.question.setup import MemoryRequest, ResolvedSetup, resolve_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,9 +63,9 @@ GEMMA_3_4B = {
 }  # fmt: skip
 
 
-def answer(folder: Path, config: dict[str, Any], **more: Any) -> Answer:
+def answer(folder: Path, config: dict[str, Any], **more: Any) -> ResolvedSetup:
     (folder / "config.json").write_text(json.dumps(config))
-    return setup_from(RealHost(), Asked(model=str(folder), **more))
+    return resolve_setup(RealHost(), MemoryRequest(model=str(folder), **more))
 
 
 @pytest.mark.parametrize("model_type", COUNTED)
@@ -75,7 +75,7 @@ def test_a_model_type_alone_has_the_parameters_of_its_class(tmp_path: Path, mode
     dims = answer(tmp_path, config).setup.dims
 
     # But for the routers' biases, which transformers keeps outside of its parameters.
-    assert parameters(dims) == pytest.approx(COUNTED[model_type], rel=2e-5)
+    assert count_parameters(dims) == pytest.approx(COUNTED[model_type], rel=2e-5)
 
 
 @pytest.mark.heavy
@@ -95,7 +95,7 @@ def test_gemma_3_has_the_heads_and_the_vocabulary_of_its_class(tmp_path: Path) -
 
     dims = setup.dims
     assert (dims.num_heads, dims.num_kv_heads, dims.head_dim, dims.vocab_size) == (8, 4, 256, 262208)
-    assert parameters(dims) == 3_880_263_168  # of the 4.3 billion, the rest is the encoder
+    assert count_parameters(dims) == 3_880_263_168  # of the 4.3 billion, the rest is the encoder
     assert dims.encoder_params == pytest.approx(419_816_448, rel=0.02)
     assert setup.said["num_heads"].endswith(
         "num_attention_heads is left out, which means the default of gemma3_text"
@@ -125,9 +125,9 @@ def test_an_architecture_that_is_not_modelled_is_said_to_be_so(tmp_path: Path, m
 
     found = answer(tmp_path, {"model_type": model_type, **sizes}, gpu="H100")
 
-    ledger = plan(found.setup)
+    ledger = plan_memory(found.setup)
     assert ledger.notes[0].startswith(f"a rough guess: trtdx does not model {model_type}")
-    weights = ledger.ranks[0].component("weights")
+    weights = ledger.ranks[0].find_component("weights")
     assert weights is not None
     assert weights.bytes.high > 1.3 * weights.bytes.value
 
@@ -136,9 +136,9 @@ def test_deepseek_v4_keeps_a_fraction_of_its_tokens_and_a_fixed_part_of_each_seq
     """By hand from deepseek_v4/cache_manager.py@v1.3.0rc22: 20 layers at a ratio of 4, 23 at 128, of the default 43."""
     found = answer(tmp_path, {"model_type": "deepseek_v4", "torch_dtype": "bfloat16"}, gpu="B200")
 
-    ledger = plan(found.setup).ranks[0]
+    ledger = plan_memory(found.setup).ranks[0]
     assert ledger.kv_bytes_per_token.value == 20 * (512 * 2 // 4 + 132 // 4) + 23 * (512 * 2 // 128)
-    state = ledger.component("recurrent_state")
+    state = ledger.find_component("recurrent_state")
     assert state is not None
     window = 43 * 128 * 512 * 2
     sparse, heavy = 20 * 32 * 2 * 2 * (512 + 128) * 4, 23 * 128 * 2 * 512 * 4
@@ -147,6 +147,6 @@ def test_deepseek_v4_keeps_a_fraction_of_its_tokens_and_a_fixed_part_of_each_seq
 
 def test_values_narrower_than_keys_are_counted_as_such(tmp_path: Path) -> None:
     """MiMo-V2-Flash: keys of 192, values of 128; twice as many heads where attention has a window."""
-    ledger = plan(answer(tmp_path, {"model_type": "mimo_v2_flash"}, gpu="B200").setup).ranks[0]
+    ledger = plan_memory(answer(tmp_path, {"model_type": "mimo_v2_flash"}, gpu="B200").setup).ranks[0]
 
     assert ledger.kv_bytes_per_token.value == 2 * (9 * 4 + 39 * 8) * (192 + 128)

@@ -9,14 +9,14 @@ import pytest
 
 from support.make_setups import GPT_OSS_120B, make_setup
 from trtdx.host import RealHost
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.model.exclusions import MODULES, Exclusions
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.model.exclusions import LAYER_MODULES, Exclusions
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ATTENTION = {name for name in MODULES if name.startswith("self_attn.")}
+ATTENTION = {name for name in LAYER_MODULES if name.startswith("self_attn.")}
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,11 @@ ATTENTION = {name for name in MODULES if name.startswith("self_attn.")}
 def test_a_pattern_that_names_the_attention_keeps_every_projection(pattern: str) -> None:
     asked = Exclusions((pattern,))
 
-    assert {name for name in MODULES if asked.keeps(3, name)} == ATTENTION
+    assert {name for name in LAYER_MODULES if asked.is_excluded(3, name)} == ATTENTION
 
 
 def test_a_pattern_of_one_layer_says_nothing_of_another() -> None:
-    assert not Exclusions(("model.layers.3.self_attn",)).keeps(13, "self_attn.q_proj")
+    assert not Exclusions(("model.layers.3.self_attn",)).is_excluded(13, "self_attn.q_proj")
 
 
 def test_the_attention_of_gpt_oss_is_in_16_bit() -> None:
@@ -48,7 +48,7 @@ def test_the_attention_of_gpt_oss_is_in_16_bit() -> None:
         GPT_OSS_120B, weights="W4A16_MXFP4", excluded=kept, moe_backend="TRITON", version="1.2.1"
     )
 
-    weights = plan(setup).ranks[0].component("weights")
+    weights = plan_memory(setup).ranks[0].find_component("weights")
 
     assert weights is not None
     numbers = 2880 * (64 * 64 + 2 * 8 * 64) + 64 * 64 * 2880
@@ -67,7 +67,11 @@ def test_patterns_of_compressed_tensors_are_read_from_a_checkpoint(tmp_path: Pat
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
 
-    weights = plan(setup_from(RealHost(), Asked(model=str(tmp_path))).setup).ranks[0].component("weights")
+    weights = (
+        plan_memory(resolve_setup(RealHost(), MemoryRequest(model=str(tmp_path))).setup)
+        .ranks[0]
+        .find_component("weights")
+    )
 
     assert weights is not None
     assert weights.parts["attention"] == 4 * 4 * 1024 * 1024 * 2

@@ -10,10 +10,10 @@ import pytest
 
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.ledger.weights import parameters
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.ledger.weights import count_parameters
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def setup_of(folder: Path, config: dict[str, Any], quantization: dict[str, Any] 
     (folder / "config.json").write_text(json.dumps(config))
     if quantization:
         (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": quantization}))
-    return setup_from(RealHost(), Asked(model=str(folder), gpu="B200")).setup
+    return resolve_setup(RealHost(), MemoryRequest(model=str(folder), gpu="B200")).setup
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def setup_of(folder: Path, config: dict[str, Any], quantization: dict[str, Any] 
 def test_latent_experts_of_nemotron_3_super(tmp_path: Path, layers: dict[str, Any]) -> None:
     dims = setup_of(tmp_path, NEMOTRON_3 | layers).dims
 
-    assert round(parameters(dims) / 1e9) == 121
+    assert round(count_parameters(dims) / 1e9) == 121
     assert (dims.num_layers, dims.attention_layers, dims.state_layers, dims.mlp_layers) == (88, 8, 40, 0)
     assert dims.shared_intermediate_size == 5376
 
@@ -83,9 +83,9 @@ def test_recurrent_state_is_kept_as_the_release_takes_it(
     """validate_and_set_mamba_ssm_cache_dtype, _torch/pyexecutor/model_loader.py@v1.2.1, @v1.3.0rc5 and @v1.3.0rc21."""
     config = NEMOTRON_3 | {"hybrid_override_pattern": PATTERN, "num_hidden_layers": len(PATTERN)}
     (tmp_path / "config.json").write_text(json.dumps(config | stated))
-    flags = flags_from({"kv_cache_config.mamba_ssm_cache_dtype": asked})
-    dims = setup_from(
-        RealHost(), Asked(model=str(tmp_path), gpu="B200", version=version, flags=flags)
+    flags = artifact_from_flags({"kv_cache_config.mamba_ssm_cache_dtype": asked})
+    dims = resolve_setup(
+        RealHost(), MemoryRequest(model=str(tmp_path), gpu="B200", version=version, flags=flags)
     ).setup.dims
 
     conv = (128 * 64 + 2 * 8 * 128) * 3 * 2
@@ -107,25 +107,25 @@ def test_searched_layers_have_heads_and_mlps_of_their_own(tmp_path: Path) -> Non
 
     assert setup.dims.kv_heads_per_layer == (8, 0, 4, 8)
     assert setup.dims.inner_per_layer == (3072, 3072, 1024, 0)
-    assert plan(setup).ranks[0].kv_bytes_per_token.value == 2 * (8 + 4 + 8) * 64 * 2
+    assert plan_memory(setup).ranks[0].kv_bytes_per_token.value == 2 * (8 + 4 + 8) * 64 * 2
     queries, pairs = 3 * 2 * 1024 * 1024, 2 * (8 + 4 + 8) * 64 * 1024
     inner, norms = 3 * (3072 + 3072 + 1024) * 1024, (2 + 1 + 2 + 1 + 1) * 1024
-    assert parameters(setup.dims) == queries + pairs + inner + norms + 2 * 32000 * 1024
+    assert count_parameters(setup.dims) == queries + pairs + inner + norms + 2 * 32000 * 1024
 
 
 def test_gemma_4_has_wider_heads_where_attention_is_full(tmp_path: Path) -> None:
     setup = setup_of(tmp_path, GEMMA_4)
 
     sliding, full = 25 * 2 * 8 * 256, 5 * 2 * 2 * 512
-    assert plan(setup).ranks[0].kv_bytes_per_token.value == 2 * (sliding + full)
-    assert parameters(setup.dims) / 1e9 == pytest.approx(25.2, abs=0.1)
+    assert plan_memory(setup).ranks[0].kv_bytes_per_token.value == 2 * (sliding + full)
+    assert count_parameters(setup.dims) / 1e9 == pytest.approx(25.2, abs=0.1)
 
 
 def test_experts_beside_the_mlp_are_quantised_though_the_mlp_is_not(tmp_path: Path) -> None:
     kept = [f"model.language_model.layers.{at}.{name}*" for at in range(30) for name in ("mlp", "self_attn")]
     setup = setup_of(tmp_path, GEMMA_4, {"quant_algo": "NVFP4", "exclude_modules": ["lm_head", *kept]})
 
-    experts = plan(setup).ranks[0].component("weights")
+    experts = plan_memory(setup).ranks[0].find_component("weights")
     assert experts is not None
     assert experts.parts["experts"] == pytest.approx(30 * 128 * 3 * 704 * 2816 * 9 / 16, rel=0.1)
 
@@ -160,7 +160,7 @@ def test_mixed_formats_are_told_module_by_module(tmp_path: Path) -> None:
             layers[f"model.layers.{at}.mlp.{name}"] = {"quant_algo": "NVFP4"}
     setup = setup_of(tmp_path, DENSE, {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
 
-    parts = getattr(plan(setup).ranks[0].component("weights"), "parts", {})
+    parts = getattr(plan_memory(setup).ranks[0].find_component("weights"), "parts", {})
     assert parts["attention"] == pytest.approx(4 * 1024 * 64 * (16 + 8 + 8 + 16), rel=0.01)
     assert parts["mlp"] == pytest.approx(4 * 3 * 1024 * 3072 * 9 / 16, rel=0.01)
     assert parts["lm_head"] == pytest.approx(32000 * 1024 * 9 / 16, rel=0.01)
@@ -170,7 +170,7 @@ def test_mixed_formats_are_told_module_by_module(tmp_path: Path) -> None:
 def test_a_mixture_that_changes_from_layer_to_layer_keeps_its_wide_band(tmp_path: Path) -> None:
     layers = {f"model.layers.{at}.mlp.up_proj": {"quant_algo": ("FP8", "NVFP4")[at % 2]} for at in range(4)}
     setup = setup_of(tmp_path, DENSE, {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
-    weights = plan(setup).ranks[0].component("weights")
+    weights = plan_memory(setup).ranks[0].find_component("weights")
 
     assert weights is not None
     assert weights.bytes.high > 1.3 * weights.bytes.value
@@ -187,7 +187,7 @@ def test_integers_of_compressed_tensors_are_not_taken_for_sixteen_bits(tmp_path:
     }  # fmt: skip
     setup = setup_of(tmp_path, DENSE | {"quantization_config": packed})
 
-    parts = getattr(plan(setup).ranks[0].component("weights"), "parts", {})
+    parts = getattr(plan_memory(setup).ranks[0].find_component("weights"), "parts", {})
     assert parts["mlp"] == pytest.approx(4 * 3 * 1024 * 3072 * (0.5 + 2 / 32), rel=0.01)
     assert parts["attention"] == 4 * 1024 * 64 * (16 + 8 + 8 + 16) * 2
 
@@ -204,7 +204,7 @@ def test_formats_that_are_mixed_are_named(tmp_path: Path) -> None:
     layers = {f"model.layers.{at}.mlp.up_proj": {"quant_algo": "NVFP4"} for at in range(4)}
     layers |= {f"model.layers.{at}.self_attn.q_proj": {"quant_algo": "FP8"} for at in range(4)}
     setup = setup_of(tmp_path, DENSE, {"quant_algo": "MIXED_PRECISION", "quantized_layers": layers})
-    weights = plan(setup).ranks[0].component("weights")
+    weights = plan_memory(setup).ranks[0].find_component("weights")
 
     assert weights is not None
     assert weights.why == "FP8 and NVFP4, the rest bfloat16"
@@ -222,4 +222,4 @@ def test_formats_that_are_mixed_are_named(tmp_path: Path) -> None:
 )
 def test_values_of_the_wrong_kind_are_left_out_or_told(tmp_path: Path, odd: dict[str, Any]) -> None:
     with contextlib.suppress(TrtdxError):
-        assert plan(setup_of(tmp_path, DENSE | odd)).ranks
+        assert plan_memory(setup_of(tmp_path, DENSE | odd)).ranks

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from trtdx.host import RealHost
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.ledger.weight_storage import FILES
-from trtdx.memory.ledger.weights import model_of, parameters, share_of
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.ledger.weight_storage import FILE_LAYOUT
+from trtdx.memory.ledger.weights import count_parameters, stage_weights, weight_model_of
 from trtdx.memory.model.source import UnknownModelError, known_models
-from trtdx.memory.nouns import GIB, Layout, Setup
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.nouns import GIB, ParallelLayout, Setup
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 # What the published files hold, encoders included.
 PUBLISHED = {
@@ -54,8 +54,8 @@ ROUGHLY = {
 
 
 def setup_of(name: str, **more: str) -> Setup:
-    return setup_from(
-        RealHost(), Asked(model=name, **({"gpu": "8xB200", "version": "1.3.0rc13"} | more))
+    return resolve_setup(
+        RealHost(), MemoryRequest(model=name, **({"gpu": "8xB200", "version": "1.3.0rc13"} | more))
     ).setup
 
 
@@ -64,14 +64,14 @@ def test_a_published_name_has_the_parameters_of_its_files(name: str) -> None:
     dims = setup_of(name).dims
 
     rel = 1e-3 if dims.encoder_params else 1e-6
-    assert parameters(dims) + dims.encoder_params == pytest.approx(PUBLISHED[name], rel=rel)
+    assert count_parameters(dims) + dims.encoder_params == pytest.approx(PUBLISHED[name], rel=rel)
 
 
 @pytest.mark.parametrize("name", ROUGHLY)
 def test_a_published_name_is_as_large_as_it_says(name: str) -> None:
     dims = setup_of(name).dims
 
-    assert (parameters(dims) + dims.encoder_params) / 1e9 == pytest.approx(ROUGHLY[name], rel=0.01)
+    assert (count_parameters(dims) + dims.encoder_params) / 1e9 == pytest.approx(ROUGHLY[name], rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_models_of_one_size_keep_their_own_lengths(name: str, positions: int) ->
 def test_every_name_of_the_table_can_be_planned() -> None:
     for name, config in known_models().items():
         for each in (name, *config.get("also", ())):
-            assert plan(setup_of(f"owner/{each}")).ranks
+            assert plan_memory(setup_of(f"owner/{each}")).ranks
 
 
 def test_a_version_after_the_format_is_no_part_of_the_name() -> None:
@@ -94,7 +94,7 @@ def test_a_version_after_the_format_is_no_part_of_the_name() -> None:
 
 def test_kimi_keeps_all_but_its_experts_in_16_bit() -> None:
     """Patterns of compressed-tensors; four bits for 32 numbers with a scale of two bytes."""
-    weights = plan(setup_of("moonshotai/Kimi-K2.5")).ranks[0].component("weights")
+    weights = plan_memory(setup_of("moonshotai/Kimi-K2.5")).ranks[0].find_component("weights")
 
     assert weights is not None
     experts = 60 * 384 // 8 * 3 * 2048 * 7168
@@ -103,7 +103,7 @@ def test_kimi_keeps_all_but_its_experts_in_16_bit() -> None:
 
 
 def test_deepseek_v4_has_experts_in_four_bits_and_the_rest_in_eight() -> None:
-    weights = plan(setup_of("deepseek-ai/DeepSeek-V4-Flash")).ranks[0].component("weights")
+    weights = plan_memory(setup_of("deepseek-ai/DeepSeek-V4-Flash")).ranks[0].find_component("weights")
 
     assert weights is not None
     experts = 43 * 256 // 8 * 3 * 2048 * 4096
@@ -112,10 +112,10 @@ def test_deepseek_v4_has_experts_in_four_bits_and_the_rest_in_eight() -> None:
 
 
 def test_an_eagle3_head_has_an_output_of_its_own_and_the_models_embedding() -> None:
-    flags = flags_from({"draft_model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"})
-    asked = Asked(model="meta-llama/Llama-3.1-8B-Instruct", gpu="H100", flags=flags)
+    flags = artifact_from_flags({"draft_model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"})
+    asked = MemoryRequest(model="meta-llama/Llama-3.1-8B-Instruct", gpu="H100", flags=flags)
 
-    draft = plan(setup_from(RealHost(), asked).setup).ranks[0].component("draft_weights")
+    draft = plan_memory(resolve_setup(RealHost(), asked).setup).ranks[0].find_component("draft_weights")
 
     assert draft is not None
     attention, mlp = 8192 * (4096 + 2 * 1024) + 4096 * 4096, 3 * 4096 * 14336
@@ -128,9 +128,9 @@ def test_an_eagle3_head_has_an_output_of_its_own_and_the_models_embedding() -> N
     ("name", "size"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)]
 )
 def test_the_files_of_gpt_oss_are_as_large_as_their_index_says(name: str, size: int) -> None:
-    model = model_of(setup_of(name))._replace(flow=FILES, layout=Layout())
+    model = weight_model_of(setup_of(name))._replace(flow=FILE_LAYOUT, layout=ParallelLayout())
 
-    assert share_of(model, 0).bytes.value == pytest.approx(size, rel=1e-6)
+    assert stage_weights(model, 0).bytes.value == pytest.approx(size, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-V2", "deepseek-ai/DeepSeek-V4", "Mistral-7B-v0.9"])

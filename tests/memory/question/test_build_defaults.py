@@ -6,12 +6,12 @@ import pytest
 
 from support.make_setups import DEEPSEEK, make_setup
 from trtdx.host import RealHost
-from trtdx.memory.ledger.build_memory import build_note, host_need
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.build_memory import build_host_memory, render_build_note
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import GIB, MIB, Setup
 from trtdx.memory.question.build_defaults import build_default
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,10 @@ def test_a_release_builds_with_the_defaults_of_its_own_script(
 
 def old(**flags: object) -> Setup:
     given = {"max_batch_size": 25, "max_output_len": 4096, "tokens_per_block": 16} | flags
-    flags_ = flags_from({"backend": "tensorrt", "kv_cache_free_gpu_memory_fraction": 0.95} | given)
-    return setup_from(RealHost(), Asked(model="Llama-2-7B", gpu="A10", version="0.7.1", flags=flags_)).setup
+    flags_ = artifact_from_flags({"backend": "tensorrt", "kv_cache_free_gpu_memory_fraction": 0.95} | given)
+    return resolve_setup(
+        RealHost(), MemoryRequest(model="Llama-2-7B", gpu="A10", version="0.7.1", flags=flags_)
+    ).setup
 
 
 def test_the_cache_of_an_engine_of_the_first_releases_is_as_large_as_it_was() -> None:
@@ -49,7 +51,7 @@ def test_the_cache_of_an_engine_of_the_first_releases_is_as_large_as_it_was() ->
 
     assert setup.running.paged_kv
     assert setup.running.packed
-    assert plan(setup).kv_tokens.value == pytest.approx(10718, rel=0.01)
+    assert plan_memory(setup).kv_tokens.value == pytest.approx(10718, rel=0.01)
 
 
 def test_without_a_plugin_named_there_was_none() -> None:
@@ -63,14 +65,14 @@ def test_without_a_plugin_named_there_was_none() -> None:
     ("gpu", "host"), [(775, 6600), (2699, 10624), (3361, 12851), (11909, 29706), (70725, 176260)]
 )
 def test_a_builder_takes_the_host_memory_that_builders_printed(gpu: int, host: int) -> None:
-    need = host_need(gpu * MIB)
+    need = build_host_memory(gpu * MIB)
 
     assert need.low <= host * MIB <= need.high
 
 
 def test_what_the_build_takes_is_said_of_engines_only() -> None:
-    assert "host memory" in build_note(plan(make_setup(backend="tensorrt", version="1.2.1")))
-    assert build_note(plan(make_setup())) == ""
+    assert "host memory" in render_build_note(plan_memory(make_setup(backend="tensorrt", version="1.2.1")))
+    assert render_build_note(plan_memory(make_setup())) == ""
 
 
 @pytest.mark.parametrize(("version", "copy"), [("0.17.0", (512 + 64) * 1536), ("1.0.0", 512 * 128)])
@@ -82,7 +84,7 @@ def test_deepseeks_engines_keep_fused_projections_plain_and_one_of_them_twice(
         DEEPSEEK, weights="W8A16", backend="tensorrt", version=version, layout={"tp": 8}, dtype="float16"
     )
 
-    weights = plan(setup).ranks[0].component("weights")
+    weights = plan_memory(setup).ranks[0].find_component("weights")
 
     assert weights is not None
     plain = 16 * (192 * 1536 + 256 * 512 + copy) * 2

@@ -8,11 +8,11 @@ import pytest
 
 from trtdx.host import RealHost, RecordedHost
 from trtdx.knowledge.load import load_book
-from trtdx.memory.ledger.plan import plan
+from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import GIB
-from trtdx.memory.question.contradictions import contradictions
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.question.contradictions import find_contradictions
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 from trtdx.model import Severity
 
 BOOK = load_book(RealHost())
@@ -20,8 +20,8 @@ BOOK = load_book(RealHost())
 
 def wrong(model: str = "model", *words: str, config=None, version: str = "1.2.1", gpu: str = "H100", **more):
     files = {"model/config.json": json.dumps(config).encode()} if config else {}
-    asked = Asked(model=model, gpu=gpu, version=version, flags=flags_from({}, words), **more)
-    return contradictions(setup_from(RecordedHost(files), asked), BOOK)
+    asked = MemoryRequest(model=model, gpu=gpu, version=version, flags=artifact_from_flags({}, words), **more)
+    return find_contradictions(resolve_setup(RecordedHost(files), asked), BOOK)
 
 
 def errors(*args, **more) -> list[str]:
@@ -78,8 +78,12 @@ def test_a_checkpoint_that_the_backend_has_no_loader_for_cannot_run(method, fail
 def test_an_engine_on_turing_is_planned_without_fused_attention():
     def workspace(gpu: str, *words: str) -> int:
         flags = ("--backend", "tensorrt", "--dtype", "float16", "--max_batch_size", "8", *words)
-        asked = Asked(model="Llama-2-7B", gpu=gpu, version="0.16.0", flags=flags_from({}, flags))
-        return plan(setup_from(RecordedHost(), asked).setup).worst.bytes_of("activation")
+        asked = MemoryRequest(
+            model="Llama-2-7B", gpu=gpu, version="0.16.0", flags=artifact_from_flags({}, flags)
+        )
+        return plan_memory(resolve_setup(RecordedHost(), asked).setup).tightest_rank.component_bytes(
+            "activation"
+        )
 
     assert workspace("T4") > 2 * workspace("A10")
     assert workspace("T4") == workspace("A10", "--context_fmha", "disable")
@@ -158,8 +162,8 @@ def test_experts_in_mxfp4_are_filled_up_on_each_rank(gpus):
 
 def test_memory_that_is_shared_with_the_host_is_not_all_the_gpus():
     def ledger(gpu: str, *words: str):
-        asked = Asked(model="Llama-3.1-8B", gpu=gpu, flags=flags_from({}, words))
-        return plan(setup_from(RecordedHost(), asked).setup).worst
+        asked = MemoryRequest(model="Llama-3.1-8B", gpu=gpu, flags=artifact_from_flags({}, words))
+        return plan_memory(resolve_setup(RecordedHost(), asked).setup).tightest_rank
 
     spark, discrete = ledger("DGX Spark"), ledger("GB200")
     assert spark.bytes_of("host_memory") > 5 * GIB

@@ -6,7 +6,7 @@ import pytest
 
 from trtdx.knowledge.versions import sm_of_gpu
 from trtdx.memory.nouns import GIB
-from trtdx.memory.question.gpus import UnknownGpuError, all_devices, device_from
+from trtdx.memory.question.gpus import UnknownGpuError, all_devices, device_from_name
 
 SPELT = {
     "h100": "H100 80GB",
@@ -50,16 +50,16 @@ TOTALS = {
 
 @pytest.mark.parametrize("text", SPELT)
 def test_a_gpu_is_known_by_its_usual_names(text: str) -> None:
-    assert device_from(text).name == SPELT[text]
+    assert device_from_name(text).name == SPELT[text]
 
 
 @pytest.mark.parametrize("name", TOTALS)
 def test_the_total_is_what_programs_print(name: str) -> None:
-    assert device_from(name).total_bytes / GIB == pytest.approx(TOTALS[name], abs=0.006)
+    assert device_from_name(name).total_bytes / GIB == pytest.approx(TOTALS[name], abs=0.006)
 
 
 def test_a_partition_has_about_the_size_it_is_named_after() -> None:
-    found = device_from("H100-3g.40gb")
+    found = device_from_name("H100-3g.40gb")
 
     assert found.total_bytes / GIB == pytest.approx(39.25, abs=0.5)
     assert found.sm == 90
@@ -71,7 +71,7 @@ def test_a_partition_has_about_the_size_it_is_named_after() -> None:
 )
 def test_an_unknown_gpu_is_refused_with_the_nearest(text: str, near: str) -> None:
     with pytest.raises(UnknownGpuError) as refused:
-        device_from(text)
+        device_from_name(text)
 
     assert near in refused.value.fix
     assert "--gpu-memory" in refused.value.fix
@@ -79,7 +79,7 @@ def test_an_unknown_gpu_is_refused_with_the_nearest(text: str, near: str) -> Non
 
 def test_a_size_no_such_gpu_has_is_refused() -> None:
     with pytest.raises(UnknownGpuError):
-        device_from("H100 64GB")
+        device_from_name("H100 64GB")
 
 
 def test_the_table_agrees_with_the_versions_on_compute_capabilities() -> None:

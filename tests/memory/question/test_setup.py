@@ -12,9 +12,9 @@ from support.make_engine import make_checkpoint, make_engine
 from support.make_hf import make_hf_model
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost, RecordedHost
-from trtdx.memory.ledger.weights import parameters
-from trtdx.memory.question.flags import flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.ledger.weights import count_parameters
+from trtdx.memory.question.flags import artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def asked(model: str = "", *words: str, **more: Any) -> Setup:
-    flags = flags_from(more.pop("flags", {}), words)
-    return setup_from(RealHost(), Asked(model=model, flags=flags, **more)).setup
+    flags = artifact_from_flags(more.pop("flags", {}), words)
+    return resolve_setup(RealHost(), MemoryRequest(model=model, flags=flags, **more)).setup
 
 
 def config_file(folder: Path, name: str) -> str:
@@ -64,7 +64,7 @@ def test_every_family_states_its_sizes_in_its_own_words(tmp_path, name):
     billions, traits = SPECIAL[name]
     dims = asked(config_file(tmp_path, name)).dims
     assert {field: getattr(dims, field) for field in traits} == traits
-    assert parameters(dims) / 1e9 == pytest.approx(billions, rel=0.006)
+    assert count_parameters(dims) / 1e9 == pytest.approx(billions, rel=0.006)
 
 
 def test_windows_follow_the_pattern_of_the_layers(tmp_path):
@@ -320,7 +320,7 @@ def test_a_model_of_the_hub_cache_is_found_by_its_name():
         f"{hub}/snapshots/abc/config.json": json.dumps(FAMILIES["mistral-7b"]).encode(),
     }
     host = RecordedHost(files, environment={"HOME": "/home/me"})
-    setup = setup_from(host, Asked(model="acme/llm")).setup
+    setup = resolve_setup(host, MemoryRequest(model="acme/llm")).setup
     assert (setup.model, setup.dims.num_layers) == ("acme/llm", 32)
 
 
@@ -342,8 +342,9 @@ def test_variables_of_a_command_line_count():
 
 def test_a_draft_model_has_sizes_of_its_own():
     assert asked("Llama-3.1-70B", "--draft_model", "Llama-3.2-1B").draft.num_layers == 16
-    lost = setup_from(
-        RealHost(), Asked(model="Llama-3.1-70B", flags=flags_from({"draft_model": "acme/none"}))
+    lost = resolve_setup(
+        RealHost(),
+        MemoryRequest(model="Llama-3.1-70B", flags=artifact_from_flags({"draft_model": "acme/none"})),
     )
     assert lost.setup.draft is None
     assert "draft model" in lost.notes[0]
@@ -378,15 +379,17 @@ def test_attention_that_adds_to_its_scores_has_no_fused_kernel(tmp_path):
 )
 def test_options_in_braces_are_options_whatever_the_file_is_called(tmp_path, text):
     (tmp_path / "options.yaml").write_text(text)
-    setup = setup_from(RealHost(), Asked(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))).setup
+    setup = resolve_setup(
+        RealHost(), MemoryRequest(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))
+    ).setup
     assert (setup.running.free_fraction, setup.limits.max_batch_size) == (0.5, 16)
 
 
 def test_an_engine_has_no_attention_data_parallelism():
-    asked = Asked(
+    asked = MemoryRequest(
         model="Llama-3.1-70B", gpu="8xH200", version="0.18.0",
-        flags=flags_from({"backend": "tensorrt", "enable_attention_dp": True}),
+        flags=artifact_from_flags({"backend": "tensorrt", "enable_attention_dp": True}),
     )  # fmt: skip
-    answer = setup_from(RecordedHost(), asked)
+    answer = resolve_setup(RecordedHost(), asked)
     assert not answer.setup.layout.attention_dp
     assert any("attention data parallelism" in each for each in answer.notes)

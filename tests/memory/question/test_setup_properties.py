@@ -12,9 +12,9 @@ from support.make_configs import FAMILIES
 from trtdx.errors import TrtdxError
 from trtdx.host import RecordedHost
 from trtdx.memory.advice.target import parse_target
-from trtdx.memory.ledger.plan import plan
-from trtdx.memory.question.flags import FLAGS, flags_from
-from trtdx.memory.question.setup import Asked, setup_from
+from trtdx.memory.ledger.plan import plan_memory
+from trtdx.memory.question.flags import MEMORY_FLAGS, artifact_from_flags
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 
 VALUES = st.one_of(
     st.none(),
@@ -26,7 +26,7 @@ VALUES = st.one_of(
     st.dictionaries(st.text(max_size=4), st.integers(), max_size=2),
 )
 WORDS = st.one_of(
-    st.sampled_from([f"--{name}" for name in FLAGS]),
+    st.sampled_from([f"--{name}" for name in MEMORY_FLAGS]),
     st.sampled_from(["1", "8", "auto", "0.5", "-1"]),
     st.text(max_size=8),
 )
@@ -36,10 +36,14 @@ NAMES = st.sampled_from(sorted(FAMILIES))
 def answered(config: dict[str, object], words: list[str]) -> None:
     host = RecordedHost({"model/config.json": json.dumps(config).encode()})
     with contextlib.suppress(TrtdxError):
-        setup = setup_from(host, Asked(model="model", flags=flags_from({}, words), gpu="H100")).setup
-        ledger = plan(setup)
+        setup = resolve_setup(
+            host, MemoryRequest(model="model", flags=artifact_from_flags({}, words), gpu="H100")
+        ).setup
+        ledger = plan_memory(setup)
         assert all(rank.total_bytes.value >= 0 for rank in ledger.ranks)
-        assert all(each.bytes.low <= each.bytes.value <= each.bytes.high for each in ledger.worst.components)
+        assert all(
+            each.bytes.low <= each.bytes.value <= each.bytes.high for each in ledger.tightest_rank.components
+        )
 
 
 @settings(max_examples=100, deadline=None)
@@ -62,9 +66,9 @@ def test_flags_may_say_anything(name, words):
 def test_dims_and_targets_may_say_anything(text):
     host = RecordedHost()
     with contextlib.suppress(TrtdxError):
-        setup_from(host, Asked(dims=text))
+        resolve_setup(host, MemoryRequest(dims=text))
     with contextlib.suppress(TrtdxError):
-        setup_from(host, Asked(dims=f"num_layers={text}"))
-    setup = setup_from(host, Asked(model="Llama-3.1-8B")).setup
+        resolve_setup(host, MemoryRequest(dims=f"num_layers={text}"))
+    setup = resolve_setup(host, MemoryRequest(model="Llama-3.1-8B")).setup
     with contextlib.suppress(TrtdxError):
         assert parse_target(text, setup).batch >= 1

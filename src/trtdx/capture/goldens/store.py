@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.capture.dumps.exporters import write_safetensors
-from trtdx.capture.dumps.files import iter_safetensors
+from trtdx.capture.dumps.export import write_safetensors
+from trtdx.capture.dumps.tensor_files import iter_safetensors
 from trtdx.errors import TrtdxError
-from trtdx.tensors.dtypes import DTYPES, native
+from trtdx.tensors.dtypes import DTYPES, as_little_endian
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 GOLDENS_VERSION = 1
-FOLDER = "__trtdx__"
-SAMPLE = 64
+GOLDENS_FOLDER = "__trtdx__"
+SAMPLE_ELEMENTS = 64
 VALUES_BYTES = 16 << 10  # kept whole of one test
-NUMBERS = ("min", "max", "mean", "std", "l2", "p05", "p50", "p95")
-COUNTS = ("zeros", "nan", "pos_inf", "neg_inf", "subnormals")
+RECORDED_NUMBERS = ("min", "max", "mean", "std", "l2", "p05", "p50", "p95")
+RECORDED_COUNTS = ("zeros", "nan", "pos_inf", "neg_inf", "subnormals")
 
 
 class GoldenError(TrtdxError):
@@ -104,7 +104,7 @@ class Golden(msgspec.Struct, frozen=True, omit_defaults=True):
         return mine == [(tensor.key, tensor.layout, tensor.hash) for tensor in other.tensors]
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredValues(msgspec.Struct, frozen=True):
     """Values: of a whole tensor, or of a sample of it; flat."""
 
     dtype: str
@@ -122,7 +122,7 @@ class Stored(msgspec.Struct, frozen=True):
         return np.frombuffer(self.data, numpy_dtype(self.dtype))
 
 
-Values = dict[str, Stored]  # by content; a sample's key ends with "~"
+Values = dict[str, StoredValues]  # by content; a sample's key ends with "~"
 
 
 def content_key(dtype: str, digest: str) -> str:
@@ -130,7 +130,7 @@ def content_key(dtype: str, digest: str) -> str:
     return f"{digest}.{dtype}"
 
 
-class Header(msgspec.Struct, frozen=True):
+class GoldenFileHeader(msgspec.Struct, frozen=True):
     """The first line of a file."""
 
     goldens: int
@@ -138,46 +138,50 @@ class Header(msgspec.Struct, frozen=True):
     note: str = "written by pytest --trtdx-record, compared by pytest --trtdx"
 
 
-def golden_tensor(name: str, step: int, dtype: str, shape: tuple[int, ...], seen: Statistics) -> GoldenTensor:
+def golden_from_statistics(
+    name: str, step: int, dtype: str, shape: tuple[int, ...], statistics: Statistics
+) -> GoldenTensor:
     """Return what is recorded of a tensor."""
-    numbers: dict[str, Any] = {field: _finite(getattr(seen, field)) for field in NUMBERS}
-    counts: dict[str, Any] = {field: getattr(seen, field) for field in COUNTS}
-    return GoldenTensor(name, dtype, shape, seen.hash, step, **numbers, **counts)
+    numbers: dict[str, Any] = {
+        field: _finite_or_none(getattr(statistics, field)) for field in RECORDED_NUMBERS
+    }
+    counts: dict[str, Any] = {field: getattr(statistics, field) for field in RECORDED_COUNTS}
+    return GoldenTensor(name, dtype, shape, statistics.hash, step, **numbers, **counts)
 
 
-def _finite(number: float) -> float | None:
+def _finite_or_none(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def sample_of(array: Array) -> Array:
+def sample_elements(array: Array) -> Array:
     """Return evenly drawn elements of an array, always the same ones, in their order."""
-    from trtdx.tensors.statistics_numpy import sample_places
+    from trtdx.tensors.statistics_numpy import sample_indices
 
-    flat = native(array).reshape(-1)
-    places = sample_places(flat.size)
-    return flat[places[:: max(1, -(-places.size // SAMPLE))]]
+    flat = as_little_endian(array).reshape(-1)
+    places = sample_indices(flat.size)
+    return flat[places[:: max(1, -(-places.size // SAMPLE_ELEMENTS))]]
 
 
-def stored_values(arrays: Mapping[str, Array], budget_bytes: int = VALUES_BYTES) -> Values:
+def choose_stored_values(arrays: Mapping[str, Array], budget_bytes: int = VALUES_BYTES) -> Values:
     """Return what is kept of arrays, by their content: the smallest whole, of the rest a sample."""
     stored: Values = {}
     left = budget_bytes
     for content, array in sorted(arrays.items(), key=lambda each: each[1].nbytes):
         if array.nbytes <= left:
             left -= array.nbytes
-            stored[content] = _stored(native(array))
+            stored[content] = _values_from_array(as_little_endian(array))
         else:
-            stored[f"{content}~"] = _stored(sample_of(array))
+            stored[f"{content}~"] = _values_from_array(sample_elements(array))
     return stored
 
 
-def _stored(array: Array) -> Stored:
-    return Stored(array.dtype.name, array.tobytes())
+def _values_from_array(array: Array) -> StoredValues:
+    return StoredValues(array.dtype.name, array.tobytes())
 
 
 def golden_path(module: Path) -> Path:
     """Return where the goldens of a test module lie."""
-    return module.parent / FOLDER / f"{module.stem}.jsonl"
+    return module.parent / GOLDENS_FOLDER / f"{module.stem}.jsonl"
 
 
 class GoldenFile:
@@ -207,7 +211,7 @@ class GoldenFile:
             self._values = {}
             if self._host.kind(path) != "absent":
                 for item in iter_safetensors(self._host, path, notes):
-                    self._values[item.place.name] = Stored(item.raw.dtype, bytes(item.raw.data))
+                    self._values[item.place.name] = StoredValues(item.raw.dtype, bytes(item.raw.data))
         return self._values
 
     @property
@@ -264,9 +268,9 @@ class GoldenFile:
         return sum(self._host.size(path) for path in paths if self._host.kind(path) == "file")
 
 
-def format_goldens(of: str, goldens: Iterable[Golden]) -> bytes:
+def format_goldens(module: str, goldens: Iterable[Golden]) -> bytes:
     """Return goldens as lines, sorted by test."""
-    lines = [msgspec.json.encode(Header(GOLDENS_VERSION, of))]
+    lines = [msgspec.json.encode(GoldenFileHeader(GOLDENS_VERSION, module))]
     for golden in sorted(goldens, key=lambda each: each.test):
         lines.append(msgspec.json.encode(msgspec.structs.replace(golden, tensors=())))
         lines += [msgspec.json.encode(tensor) for tensor in golden.tensors]
@@ -283,7 +287,7 @@ def parse_goldens(content: bytes, path: str) -> Iterator[Golden]:
     tensors: list[GoldenTensor] = []
     for number, line in enumerate(content.splitlines(), 1):
         try:
-            parsed = _parsed(line)
+            parsed = _parse_line(line)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as err:
             raise GoldenError(
                 f"{path}, line {number}, is not a line of goldens: {err}",
@@ -300,22 +304,22 @@ def parse_goldens(content: bytes, path: str) -> Iterator[Golden]:
         yield msgspec.structs.replace(golden, tensors=tuple(tensors))
 
 
-def _parsed(line: bytes) -> Header | Golden | GoldenTensor:
+def _parse_line(line: bytes) -> GoldenFileHeader | Golden | GoldenTensor:
     fields = msgspec.json.decode(line, type=dict[str, Any])
     kind = next((kind for key, kind in _KINDS.items() if key in fields), GoldenTensor)
-    parsed: Header | Golden | GoldenTensor = msgspec.convert(fields, kind)
+    parsed: GoldenFileHeader | Golden | GoldenTensor = msgspec.convert(fields, kind)
     if isinstance(parsed, GoldenTensor) and parsed.dtype not in DTYPES:
         raise msgspec.ValidationError(f"no type is called {parsed.dtype[:80]!r}")
     return parsed
 
 
-_KINDS: dict[str, Any] = {"goldens": Header, "test": Golden}
+_KINDS: dict[str, Any] = {"goldens": GoldenFileHeader, "test": Golden}
 
 
-def _check_header(found: Any, number: int, path: str) -> None:
-    if (number == 1) != isinstance(found, Header):
+def _check_header(line: Any, number: int, path: str) -> None:
+    if (number == 1) != isinstance(line, GoldenFileHeader):
         raise GoldenError(
             f"{path} is not a file of goldens: its first line should say so", fix="pytest --trtdx-record"
         )
-    if isinstance(found, Header) and found.goldens > GOLDENS_VERSION:
+    if isinstance(line, GoldenFileHeader) and line.goldens > GOLDENS_VERSION:
         raise GoldenError(f"{path} was written by a newer trtdx", fix="update trtdx")

@@ -7,9 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.dumps.importers import FORMATS, format_of
+from trtdx.capture.dumps.import_dump import FORMATS, detect_dump_format
 from trtdx.errors import InputError, TrtdxError
-from trtdx.optional import is_installed, need
+from trtdx.optional import import_optional, is_installed
 from trtdx.tensors.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
     from trtdx.engines.engine import Array
     from trtdx.host import Host
-    from trtdx.tensors.feeds import Input
+    from trtdx.tensors.feeds import ModelInput
 
-MADE_UP_PROMPT = tuple(range(3, 11))  # small numbers: in every vocabulary, and seldom special
-MADE_UP_LENGTH = 8  # of axes that may have any length, other than the batch
-MOST_MADE_UP = 1 << 28  # elements
+DUMMY_PROMPT = tuple(range(3, 11))  # small numbers: in every vocabulary, and seldom special
+DUMMY_LENGTH = 8  # of axes that may have any length, other than the batch
+MAX_DUMMY_ELEMENTS = 1 << 28  # elements
 
 
-def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
+def feeds_from_file(host: Host, path: str) -> Iterator[dict[str, Array]]:
     """Yield what each run is fed, from an npz, safetensors or Polygraphy file; several steps in it are several runs."""
     import numpy as np
 
     notes: list[str] = []
-    items = FORMATS[format_of(host, path)].read(host, path, notes)
+    items = FORMATS[detect_dump_format(host, path)].read(host, path, notes)
     empty = True
     for _, some in groupby(items, key=lambda item: item.step):
         empty = False
@@ -43,18 +43,18 @@ def feeds_from(host: Host, path: str) -> Iterator[dict[str, Array]]:
         raise InputError(f"{path} has no tensors in it")
 
 
-def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array]:
+def dummy_feeds(inputs: Mapping[str, ModelInput], seed: int = 0) -> dict[str, Array]:
     """Return numbers in the place of what nobody gave: reals around 0, ones for whole numbers and truths."""
     import numpy as np
 
     source = np.random.default_rng(seed)
     feeds = {}
     for name, model_input in inputs.items():
-        shape = [_made_up_size(dim) for dim in model_input.shape or ()]
-        if math.prod(shape) > MOST_MADE_UP:
+        shape = [_dummy_size(dim) for dim in model_input.shape or ()]
+        if math.prod(shape) > MAX_DUMMY_ELEMENTS:
             raise InputError(
                 f"no input was given, and {name} ({model_input}) is too large to make one up",
-                fix="use --input FILE",
+                fix="use --inputs FILE",
             )
         real = "float" in model_input.dtype
         numbers: Any = source.standard_normal(shape) if real else np.ones(shape)
@@ -62,13 +62,13 @@ def made_up_feeds(inputs: Mapping[str, Input], seed: int = 0) -> dict[str, Array
     return feeds
 
 
-def _made_up_size(dim: int | str) -> int:
+def _dummy_size(dim: int | str) -> int:
     if isinstance(dim, int):
         return dim
-    return 1 if "batch" in dim.lower() else MADE_UP_LENGTH
+    return 1 if "batch" in dim.lower() else DUMMY_LENGTH
 
 
-def parse_ids(texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+def parse_token_ids(texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Return token ids, a row for each text: "1,15,27" or "1 15 27"."""
     rows = []
     for text in texts:
@@ -82,7 +82,7 @@ def parse_ids(texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(rows)
 
 
-def decoder_beside(model: object) -> Callable[[int], str] | None:
+def open_token_decoder(model: object) -> Callable[[int], str] | None:
     """Return what tells a token's text, quoted, by the tokenizer beside a model; None where there is none to be read."""
     file = _tokenizer_file(Path(model)) if isinstance(model, str) else None
     if file is None or not is_installed("tokenizers"):
@@ -100,20 +100,20 @@ def _tokenizer_file(model: Path) -> Path | None:
 
 
 def _open_tokenizer(file: Path) -> Any:
-    tokenizers = need("tokenizers", extra="torch", to="read prompts as text")
+    tokenizers = import_optional("tokenizers", extra="torch", purpose="read prompts as text")
     try:
         return tokenizers.Tokenizer.from_file(str(file))
     except Exception as err:  # the package raises plain Exception
         raise InputError(f"{file} is not a tokenizer: {err}") from err
 
 
-def ids_of_texts(texts: Sequence[str], model: Path) -> tuple[tuple[int, ...], ...]:
+def token_ids_from_texts(texts: Sequence[str], model: Path) -> tuple[tuple[int, ...], ...]:
     """Return the token ids of texts by the tokenizer beside a model."""
     file = _tokenizer_file(model)
     if file is None:
         folder = model if model.is_dir() else model.parent
         raise InputError(
-            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --ids 1,15,27"
+            f"{folder} has no tokenizer.json to read a prompt with", fix="give token ids: --tokens 1,15,27"
         )
     tokenizer = _open_tokenizer(file)
     return tuple(tuple(tokenizer.encode(text).ids) for text in texts)

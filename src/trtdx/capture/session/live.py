@@ -13,11 +13,11 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.session.record import Recorder, rank_here
-from trtdx.capture.session.selection import Tokens, Wanted, check_values
-from trtdx.capture.store.format import Header
+from trtdx.capture.session.recorder import Recorder, rank_from_environment
+from trtdx.capture.session.selection import CaptureSelection, TokenPositions, check_value_selector
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.engines.torch.hooks import places, tapped
+from trtdx.engines.torch.hooks import module_places, tapped
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.tensors.taps import parse_selector
@@ -57,18 +57,18 @@ def capturing(
         ranks: only on these; all where there is none.
         run: what is run, in words; the command line where it is not told.
     """
-    rank = rank_here(RealHost().environment())
+    rank = rank_from_environment(RealHost().environment())
     if ranks and rank not in ranks:
         yield None
         return
     if not hasattr(model, "named_modules"):
         raise InputError(f"a {type(model).__name__} is not a torch module", fix="pass an nn.Module")
-    all_places, taps = places(model), parse_selector(selector)
+    all_places, taps = module_places(model), parse_selector(selector)
     if not taps.candidates(all_places):  # before a folder is made
-        raise taps.nothing_among(all_places)
-    check_values(values, selector, all_places, sure=False)
-    selection = Wanted.from_texts(values, steps, every, positions, watch)
-    header = Header(run=run or shlex.join(sys.argv), engine="torch", selector=selector, rank=rank)
+        raise taps.nothing_selected_error(all_places)
+    check_value_selector(values, selector, all_places, sure=False)
+    selection = CaptureSelection.from_texts(values, steps, every, positions, watch)
+    header = CaptureHeader(run=run or shlex.join(sys.argv), engine="torch", selector=selector, rank=rank)
     with CaptureWriter(folder, header, value_budget_bytes=value_budget_bytes) as writer:
         recorder = Recorder(writer, selection, all_places)
         counting = _count_tokens(model, recorder) if selection.positions else None
@@ -91,6 +91,6 @@ def _count_tokens(model: Any, recorder: Recorder) -> Any:
             recorder.tokens = None
             return
         length, last = tokens.shape[1] if tokens.ndim > 1 else tokens.shape[0], recorder.tokens
-        recorder.tokens = Tokens(last.first + last.length if last and length == 1 else 0, length)
+        recorder.tokens = TokenPositions(last.first + last.length if last and length == 1 else 0, length)
 
     return model.register_forward_pre_hook(before, with_kwargs=True, prepend=True)

@@ -18,7 +18,7 @@ _RANGE = re.compile(r"(\d+)(?:(-)(\d*))?")
 _LIKELY_AXES = (1, 0, 2, 3, 4)
 
 
-class Steps(NamedTuple):
+class StepRanges(NamedTuple):
     """Steps chosen as ranges, both ends included: "0,5-9,20-"."""
 
     ranges: tuple[tuple[int, int | None], ...] = ()
@@ -29,7 +29,7 @@ class Steps(NamedTuple):
         return any(first <= step and (last is None or step <= last) for first, last in self.ranges)
 
 
-def parse_steps(text: str) -> Steps:
+def parse_steps(text: str) -> StepRanges:
     """Return the steps a text chooses; none named means all."""
     ranges = []
     for part in text.replace(" ", "").split(","):
@@ -40,7 +40,7 @@ def parse_steps(text: str) -> Steps:
             raise InputError(f"{part!r} is not a choice of steps", fix="write steps as 0,5-9,20-")
         first = int(match[1])
         ranges.append((first, int(match[3]) if match[3] else None if match[2] else first))
-    return Steps(tuple(ranges))
+    return StepRanges(tuple(ranges))
 
 
 def parse_positions(text: str) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ def parse_positions(text: str) -> tuple[int, ...]:
         raise InputError(f"{text!r} is not a list of positions", fix="write positions as 0,17,-1") from err
 
 
-def check_values(values: str, selector: str, places: Sequence[Place], *, sure: bool) -> None:
+def check_value_selector(values: str, selector: str, places: Sequence[Place], *, sure: bool) -> None:
     """Raise if values are wanted of places that are not there, or that nobody looks at.
 
     Args:
@@ -65,7 +65,7 @@ def check_values(values: str, selector: str, places: Sequence[Place], *, sure: b
     keeps, looks = parse_selector(values), parse_selector(selector)
     chosen = keeps.select(places) or ([] if sure else keeps.candidates(places))
     if not chosen:
-        raise keeps.nothing_among(places)
+        raise keeps.nothing_selected_error(places)
     if set(chosen).isdisjoint(looks.select(places) if sure else looks.candidates(places)):
         raise InputError(
             f"nothing that is tapped is selected by {values!r} as values to keep",
@@ -73,7 +73,7 @@ def check_values(values: str, selector: str, places: Sequence[Place], *, sure: b
         )
 
 
-class Wanted(NamedTuple):
+class CaptureSelection(NamedTuple):
     """What of a run is to be kept.
 
     Attributes:
@@ -85,13 +85,13 @@ class Wanted(NamedTuple):
     """
 
     values: Selector | None = None
-    steps: Steps = Steps()
+    steps: StepRanges = StepRanges()
     every: int = 1
     positions: tuple[int, ...] = ()
     watch: bool = False
 
     @classmethod
-    def from_texts(cls, values: str, steps: str, every: int, positions: str, watch: bool) -> Wanted:
+    def from_texts(cls, values: str, steps: str, every: int, positions: str, watch: bool) -> CaptureSelection:
         """Return what the options of a run ask for."""
         selector = parse_selector(values) if values else None
         return cls(selector, parse_steps(steps), every, parse_positions(positions), watch)
@@ -100,13 +100,13 @@ class Wanted(NamedTuple):
         return self.steps.has(step) and step % self.every == 0
 
 
-class Tokens(NamedTuple):
+class TokenPositions(NamedTuple):
     """Which positions of the sequence a step computes."""
 
     first: int
     length: int
 
-    def columns(self, positions: Sequence[int]) -> list[int]:
+    def columns_at(self, positions: Sequence[int]) -> list[int]:
         """Return which of a step's own columns are the positions asked for."""
         columns = (
             position + self.length if position < 0 else position - self.first for position in positions
@@ -118,7 +118,7 @@ class Tokens(NamedTuple):
         return next((axis for axis in _LIKELY_AXES if axis < len(shape) and shape[axis] == self.length), None)
 
 
-def at_columns(tensor: Any, axis: int, columns: Sequence[int]) -> Any:
+def select_columns(tensor: Any, axis: int, columns: Sequence[int]) -> Any:
     """Return a tensor's part at some columns, as an array or torch tensor like it."""
     if hasattr(tensor, "index_select"):
         return tensor.index_select(axis, tensor.new_tensor(columns).long())

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.capture.session.record import NotFiniteError
-from trtdx.capture.session.selection import Tokens
+from trtdx.capture.session.recorder import NotFiniteError
+from trtdx.capture.session.selection import TokenPositions
 from trtdx.capture.store.format import CaptureError
-from trtdx.engines.generate import Step, cache_names, generate, start_state
-from trtdx.engines.state import Sampling, State
+from trtdx.engines.generate import GenerationStep, cache_outputs_by_input, generate_tokens, initial_state
+from trtdx.engines.generation_state import GenerationState, Sampling
 from trtdx.tensors.statistics import source_from_array
-from trtdx.tensors.taps import Atom, Place, Port, Selector, Term
+from trtdx.tensors.taps import Place, Port, Selector, SelectorAtom, SelectorTerm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trtdx.capture.session.record import Recorder
+    from trtdx.capture.session.recorder import Recorder
     from trtdx.capture.store.reader import Capture
     from trtdx.capture.store.writer import CaptureWriter
-    from trtdx.engines.engine import Array, Engine, Seen
-    from trtdx.tensors.feeds import Input
+    from trtdx.engines.engine import Array, Engine, TappedTensor
+    from trtdx.tensors.feeds import ModelInput
 
 PROMPT, PROMPT_MASK = "prompt", "prompt_mask"
 CACHE = "Cache"  # the operator that what a step adds to the cache is captured under
@@ -50,7 +50,7 @@ class StepNote(msgspec.Struct, frozen=True):
     kind: str = "step"
 
 
-class Session:
+class CaptureSession:
     """An engine whose steps are recorded; to a generation it is an engine itself."""
 
     def __init__(self, engine: Engine, writer: CaptureWriter, recorder: Recorder) -> None:
@@ -59,7 +59,7 @@ class Session:
         engine.sink = recorder
 
     @property
-    def inputs(self) -> Mapping[str, Input]:
+    def inputs(self) -> Mapping[str, ModelInput]:
         return self.engine.inputs
 
     @property
@@ -76,23 +76,27 @@ class Session:
 
     def generate(
         self,
-        start: State | Sequence[Sequence[int]] | Array,
+        start: GenerationState | Sequence[Sequence[int]] | Array,
         steps: int,
         *,
         sampling: Sampling | None = None,
         extra: Mapping[str, Any] | None = None,
         forced: Array | None = None,
-    ) -> Iterator[Step]:
+    ) -> Iterator[GenerationStep]:
         """Yield each step of a generation when it is computed and recorded; see `engines.generate`."""
-        state = start if isinstance(start, State) else start_state(self.engine, start, sampling=sampling)
-        self._caches = cache_names(self.engine)
+        state = (
+            start
+            if isinstance(start, GenerationState)
+            else initial_state(self.engine, start, sampling=sampling)
+        )
+        self._caches = cache_outputs_by_input(self.engine)
         if not state.step:
-            self._keep(0, PROMPT, state.tokens)
-            self._keep(0, PROMPT_MASK, state.mask)
-        for step in generate(self, state, steps, extra=extra, forced=forced):
-            grown = self._keep_new(step, state.past)
+            self._record_array(0, PROMPT, state.tokens)
+            self._record_array(0, PROMPT_MASK, state.mask)
+        for step in generate_tokens(self, state, steps, extra=extra, forced=forced):
+            grown = self._record_cache_growth(step, state.past)
             state = step.state
-            self.writer.note(step.number, msgspec.to_builtins(_noted(step, grown)))
+            self.writer.note(step.number, msgspec.to_builtins(_note_from_step(step, grown)))
             self.writer.flush()
             yield step
 
@@ -109,22 +113,22 @@ class Session:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Compute one step, what is fed in the capture; called by `generate`."""
         number = self.step
-        self.recorder.begin(number, _tokens_of(feeds))
+        self.recorder.begin(number, _tokens_from_feeds(feeds))
         for name, value in feeds.items():
             if name not in self._caches:
-                self._keep(number, name, value, op="Input")
+                self._record_array(number, name, value, op="Input")
         try:
             return self.engine.run(feeds)
         except NotFiniteError as err:
             if not err.has_inputs:
-                self._keep_inputs(err, feeds)
+                self._record_inputs(err, feeds)
             raise
 
-    def _keep(self, step: int, name: str, array: Any, *, port: str = "in", op: str = "") -> None:
+    def _record_array(self, step: int, name: str, array: Any, *, port: str = "in", op: str = "") -> None:
         place = Place("", port, 0, name, op, name)
         self.writer.add(step, place, source_from_array(array), values=True, budgeted=False)
 
-    def _keep_new(self, step: Step, before: Mapping[str, Array]) -> dict[str, int]:
+    def _record_cache_growth(self, step: GenerationStep, before: Mapping[str, Array]) -> dict[str, int]:
         """Record what a step added to the cache, and return along which axis each part of it grew."""
         grown = {}
         for name, output in self._caches.items():
@@ -133,20 +137,20 @@ class Session:
             if axis is not None:
                 grown[name] = axis
                 now = now.take(range(was.shape[axis], now.shape[axis]), axis)
-            self._keep(step.number, f"{output}:new", now, port="out", op=CACHE)
+            self._record_array(step.number, f"{output}:new", now, port="out", op=CACHE)
         return grown
 
-    def _keep_inputs(self, err: NotFiniteError, feeds: Mapping[str, Any]) -> None:
+    def _record_inputs(self, err: NotFiniteError, feeds: Mapping[str, Any]) -> None:
         """Compute the step once more to see what the operator read that gave the first NaN."""
-        selector = _inputs_of(self.engine, err.place)
+        selector = _select_inputs_of(self.engine, err.place)
         if selector is None:
             return
 
-        def keep(seen: Seen) -> None:
+        def keep(seen: TappedTensor) -> None:
             self.writer.add(err.step, seen.place, source_from_array(seen.tensor), values=True)
             err.has_inputs = True
 
-        again = self.engine.watching(selector, keep)
+        again = self.engine.with_selector(selector, keep)
         again.step = err.step
         try:
             again.run(feeds)
@@ -154,16 +158,16 @@ class Session:
             again.close()
 
 
-def _tokens_of(feeds: Mapping[str, Any]) -> Tokens | None:
+def _tokens_from_feeds(feeds: Mapping[str, Any]) -> TokenPositions | None:
     """Return which positions a step computes, as far as what is fed tells."""
     ids, mask = feeds.get("input_ids"), feeds.get("attention_mask")
     if ids is None:
         return None
     count = ids.shape[-1]
-    return Tokens(mask.shape[-1] - count if mask is not None and mask.ndim == ids.ndim else 0, count)
+    return TokenPositions(mask.shape[-1] - count if mask is not None and mask.ndim == ids.ndim else 0, count)
 
 
-def _noted(step: Step, grown: dict[str, int]) -> StepNote:
+def _note_from_step(step: GenerationStep, grown: dict[str, int]) -> StepNote:
     state = step.state
     generator = (str(state.generator[0]), str(state.generator[1]))
     forced = [] if (step.tokens == step.chosen).all() else step.chosen.tolist()
@@ -178,16 +182,16 @@ def _grown_axis(was: Sequence[int], now: Sequence[int]) -> int | None:
     return changed[0] if len(changed) == 1 and was[changed[0]] < now[changed[0]] else None
 
 
-def _inputs_of(engine: Engine, place: Place) -> Selector | None:
+def _select_inputs_of(engine: Engine, place: Place) -> Selector | None:
     """Return a selector of what the operator or module behind a place reads."""
-    reads = [read.tensor for read in engine.reads(place) if read.constant is None]
+    reads = [read.tensor for read in engine.operator_inputs(place) if read.constant is None]
     if reads:
-        atoms = [Atom("tensor", glob.escape(name)) for name in reads]
+        atoms = [SelectorAtom("tensor", glob.escape(name)) for name in reads]
     elif engine.kind == "torch":
-        atoms = [Atom("path", f".{place.path}", Port("in"))]
+        atoms = [SelectorAtom("path", f".{place.path}", Port("in"))]
     else:
         return None
-    return Selector(f"what {place.name} reads", tuple(Term((atom,)) for atom in atoms))
+    return Selector(f"what {place.name} reads", tuple(SelectorTerm((atom,)) for atom in atoms))
 
 
 def step_notes(capture: Capture, *, rank: int = 0) -> dict[int, StepNote]:
@@ -199,7 +203,7 @@ def step_notes(capture: Capture, *, rank: int = 0) -> dict[int, StepNote]:
         raise CaptureError(f"{capture.folder} has a note that is not as it should be: {err}") from err
 
 
-def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[str, str]) -> State:
+def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[str, str]) -> GenerationState:
     """Return where a recorded generation stood after a step, or after its last whole one.
 
     Args:
@@ -220,13 +224,13 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
             fix=f"it has steps {min(notes)} to {max(notes)}" if notes else "start a generation anew",
         )
     chosen = np.array([notes[number].tokens for number in range(last + 1)], np.int64).T
-    prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
+    prompt, mask = _recorded_values(capture, PROMPT, 0), _recorded_values(capture, PROMPT_MASK, 0)
     note = notes[last]
-    return State(
+    return GenerationState(
         tokens=np.concatenate([prompt, chosen], 1),
         mask=np.concatenate([mask, np.ones_like(chosen)], 1),
         done=np.asarray(np.isin(chosen, note.sampling.eos).any(1)),
-        past={name: _cache(capture, name, output, notes, last) for name, output in caches.items()},
+        past={name: _cache_after(capture, name, output, notes, last) for name, output in caches.items()},
         cached=note.cached,
         step=last + 1,
         sampling=note.sampling,
@@ -234,11 +238,11 @@ def state_after(capture: Capture, step: int | None = None, *, caches: Mapping[st
     )
 
 
-def _kept(capture: Capture, name: str, step: int) -> Array:
+def _recorded_values(capture: Capture, name: str, step: int) -> Array:
     return capture.values(capture.record(name, step=step))
 
 
-def _cache(capture: Capture, name: str, output: str, notes: Mapping[int, StepNote], last: int) -> Array:
+def _cache_after(capture: Capture, name: str, output: str, notes: Mapping[int, StepNote], last: int) -> Array:
     """Return a part of the cache as it was after a step: what was added since it was last captured whole."""
     import numpy as np
 
@@ -246,7 +250,7 @@ def _cache(capture: Capture, name: str, output: str, notes: Mapping[int, StepNot
     # Looked for once: to search the capture for each step would take longer the longer it is.
     records = {record.step: record for record in capture.records(name=f"{output}:new", rank=0) if record.kept}
     parts = [
-        capture.values(records[step]) if step in records else _kept(capture, f"{output}:new", step)
+        capture.values(records[step]) if step in records else _recorded_values(capture, f"{output}:new", step)
         for step in range(first, last + 1)
     ]
     return np.concatenate(parts, notes[last].grown[name]) if len(parts) > 1 else parts[0]

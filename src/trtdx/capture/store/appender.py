@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from trtdx.capture.store.format import Buffer
 
-_SPARE = 2  # buffers kept for reuse
-_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
+_SPARE_BUFFERS = 2  # buffers kept for reuse
+_DISK_FULL_REASONS = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
          errno.EFBIG: "a file may not grow further"}  # fmt: skip
 
 
@@ -48,7 +48,7 @@ class Appender:
             queue_bytes: how much may wait to be written before `put` waits too.
             fresh: create them; existing ones are an error. Otherwise go on at their ends.
         """
-        self._index, self._values = _opened(index, fresh=fresh), _opened(values, fresh=fresh)
+        self._index, self._values = _open_locked(index, fresh=fresh), _open_locked(values, fresh=fresh)
         self._folder = str(index.parent)
         self.values_end = os.lseek(self._values, 0, os.SEEK_END)
         self.index_end = os.lseek(self._index, 0, os.SEEK_END)
@@ -57,7 +57,7 @@ class Appender:
         self._spare: list[bytearray] = []
         self._changed = threading.Condition()
         self._error: CaptureError | None = None
-        self._thread = threading.Thread(target=self._run, name="trtdx-capture-writer", daemon=True)
+        self._thread = threading.Thread(target=self._write_batches, name="trtdx-capture-writer", daemon=True)
         self._thread.start()
 
     def cut(self, index_bytes: int) -> None:
@@ -70,7 +70,7 @@ class Appender:
         with self._changed:
             while self._waiting_bytes and self._waiting_bytes + batch.bytes > self._queue_bytes:
                 self._changed.wait()
-            self._raise()
+            self._raise_error()
             self._queue.append(batch)
             self._waiting_bytes += batch.bytes
             self._changed.notify_all()
@@ -85,7 +85,7 @@ class Appender:
         with self._changed:
             while self._queue or self._busy:
                 self._changed.wait()
-            self._raise()
+            self._raise_error()
 
     def close(self, last: bytes = b"") -> None:
         """Write what waits and the index's last frame, then close the files; raises what went wrong."""
@@ -98,23 +98,23 @@ class Appender:
         finally:
             os.close(self._values)
             os.close(self._index)
-        self._raise()
+        self._raise_error()
 
     def _write_last(self, last: bytes) -> None:
         try:
             self._append(Batch(last, bytearray(), 0))
         except OSError as err:
-            self._fail(err)
+            self._note_failure(err)
 
     @property
     def problem(self) -> str:
         return self._error.message if self._error else ""
 
-    def _raise(self) -> None:
+    def _raise_error(self) -> None:
         if self._error:
             raise CaptureError(self._error.message, fix=self._error.fix)
 
-    def _run(self) -> None:
+    def _write_batches(self) -> None:
         while True:
             with self._changed:
                 while not self._queue:
@@ -127,11 +127,11 @@ class Appender:
                 try:
                     self._append(batch)
                 except OSError as err:
-                    self._fail(err)
+                    self._note_failure(err)
             with self._changed:
                 self._busy = False
                 self._waiting_bytes -= batch.bytes
-                if len(self._spare) < _SPARE:
+                if len(self._spare) < _SPARE_BUFFERS:
                     self._spare.append(batch.values)
                 self._changed.notify_all()
 
@@ -143,9 +143,9 @@ class Appender:
             self.index_end += len(batch.frames)
         self.values_end = os.lseek(self._values, 0, os.SEEK_CUR)
 
-    def _fail(self, err: OSError) -> None:
+    def _note_failure(self, err: OSError) -> None:
         """Note why nothing more is written, and take half-written batches back."""
-        what = _FULL.get(err.errno or 0, f"a write failed ({err.strerror or err})")
+        what = _DISK_FULL_REASONS.get(err.errno or 0, f"a write failed ({err.strerror or err})")
         self._error = CaptureError(
             f"the capture in {self._folder} stopped: {what}",
             fix="free some space, capture fewer values (a budget, a narrower selector) or name another folder; "
@@ -157,7 +157,7 @@ class Appender:
                 os.lseek(file, end, os.SEEK_SET)
 
 
-def _opened(path: Path, *, fresh: bool) -> int:
+def _open_locked(path: Path, *, fresh: bool) -> int:
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if fresh else 0)
     try:
         file = os.open(path, flags, 0o666)

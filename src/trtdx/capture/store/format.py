@@ -20,7 +20,7 @@ import msgspec
 
 from trtdx.errors import TrtdxError
 from trtdx.tensors.dtypes import DTYPES
-from trtdx.tensors.statistics import ROW as STATISTICS
+from trtdx.tensors.statistics import STATISTICS_STRUCT as STATISTICS
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ ROW_PLACE, ROW_PLACE_AT = struct.Struct("<I"), 8
 ROW_BYTES = ROW_HEAD.size + STATISTICS.size
 LEFT_OUT = 1  # a flag: values were asked for, but the budget was spent
 
-MOST_FRAME_BYTES = 16 << 20
-MOST_ROWS = MOST_FRAME_BYTES // ROW_BYTES  # in one frame
-MOST_DEFINED = 1 << 20  # places or layouts; keeps a hostile index from becoming gigabytes of objects
-MOST_TEXT = 4096
-MOST_AXES = 64
-MOST_BYTES = 1 << 62
+MAX_FRAME_BYTES = 16 << 20
+MAX_ROWS = MAX_FRAME_BYTES // ROW_BYTES  # in one frame
+MAX_DEFINED = 1 << 20  # places or layouts; keeps a hostile index from becoming gigabytes of objects
+MAX_TEXT = 4096
+MAX_AXES = 64
+MAX_BYTES = 1 << 62
 
 
 class CaptureError(TrtdxError):
     """A capture cannot be read or written."""
 
 
-class Header(msgspec.Struct, frozen=True):
+class CaptureHeader(msgspec.Struct, frozen=True):
     """What a capture was made of."""
 
     run: str = ""  # the command or test, redacted
@@ -71,14 +71,14 @@ class Header(msgspec.Struct, frozen=True):
     schema_version: int = CAPTURE_VERSION
 
 
-class Note(msgspec.Struct, frozen=True):
+class StepNoteFrame(msgspec.Struct, frozen=True):
     """What was said about a step: its tokens, its positions."""
 
     step: int
     data: dict[str, Any]
 
 
-class End(msgspec.Struct, frozen=True):
+class EndFrame(msgspec.Struct, frozen=True):
     """The last frame of a capture that was closed."""
 
     records: int
@@ -87,7 +87,7 @@ class End(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Layout(msgspec.Struct, frozen=True, array_like=True):
+class TensorLayout(msgspec.Struct, frozen=True, array_like=True):
     """A tensor's type, shape and device."""
 
     dtype: str
@@ -107,12 +107,12 @@ class Frame(NamedTuple):
     """A whole frame of an index."""
 
     kind: int
-    at: int  # of its content
+    offset: int  # of its content
     size: int
 
 
 _PLACES = msgspec.json.Decoder(list[tuple[str, str, int, str, str, str, str]])
-_LAYOUTS = msgspec.json.Decoder(list[Layout])
+_LAYOUTS = msgspec.json.Decoder(list[TensorLayout])
 
 
 def index_name(rank: int) -> str:
@@ -127,7 +127,7 @@ def parquet_name(rank: int) -> str:
     return f"rank{rank}.parquet"
 
 
-def frame(kind: int, content: Buffer) -> bytes:
+def encode_frame(kind: int, content: Buffer) -> bytes:
     """Return content framed."""
     start = struct.pack("<II", len(content), kind)
     return b"".join((start, struct.pack("<I", zlib.crc32(content, zlib.crc32(start))), content))
@@ -139,7 +139,7 @@ def parse_frames(index: memoryview, start: int) -> Iterator[Frame]:
     while at + FRAME.size <= len(index):
         size, kind, check = FRAME.unpack_from(index, at)
         content = at + FRAME.size
-        if size > MOST_FRAME_BYTES or content + size > len(index):
+        if size > MAX_FRAME_BYTES or content + size > len(index):
             return
         if zlib.crc32(index[content : content + size], zlib.crc32(index[at : at + 8])) != check:
             return
@@ -147,33 +147,33 @@ def parse_frames(index: memoryview, start: int) -> Iterator[Frame]:
         at = content + size
 
 
-def frame_of_places(places: Iterable[Place]) -> bytes:
-    return frame(PLACES, msgspec.json.encode([tuple(place) for place in places]))
+def encode_places(places: Iterable[Place]) -> bytes:
+    return encode_frame(PLACES, msgspec.json.encode([tuple(place) for place in places]))
 
 
-def frame_of_layouts(layouts: Iterable[Layout]) -> bytes:
-    return frame(LAYOUTS, msgspec.json.encode(list(layouts)))
+def encode_layouts(layouts: Iterable[TensorLayout]) -> bytes:
+    return encode_frame(LAYOUTS, msgspec.json.encode(list(layouts)))
 
 
 def parse_places(content: Buffer) -> list[Place]:
     """Return the places a frame tells."""
     places = [Place(*fields) for fields in _PLACES.decode(content)]
-    if any(len(text) > MOST_TEXT for place in places for text in place if isinstance(text, str)):
+    if any(len(text) > MAX_TEXT for place in places for text in place if isinstance(text, str)):
         raise ValueError("a name is too long")
     if any(not 0 <= place.number < 1 << 31 for place in places):
         raise ValueError("the number of an input or output is impossible")
     return places
 
 
-def parse_layouts(content: Buffer) -> list[Layout]:
+def parse_layouts(content: Buffer) -> list[TensorLayout]:
     """Return the layouts a frame tells."""
     layouts = _LAYOUTS.decode(content)
     for layout in layouts:
-        if layout.dtype not in DTYPES or len(layout.device) > MOST_TEXT:
+        if layout.dtype not in DTYPES or len(layout.device) > MAX_TEXT:
             raise ValueError(f"no type is called {layout.dtype[:80]!r}")
-        if len(layout.shape) > MOST_AXES or any(not 0 <= axis < MOST_BYTES for axis in layout.shape):
+        if len(layout.shape) > MAX_AXES or any(not 0 <= axis < MAX_BYTES for axis in layout.shape):
             raise ValueError("a shape is impossible")
-        if layout.bytes > MOST_BYTES:
+        if layout.bytes > MAX_BYTES:
             raise ValueError("a shape is too large")
     return layouts
 

@@ -12,36 +12,36 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.words import listed
+from trtdx.words import abbreviate_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.store.format import CaptureHeader
 
 WHOLE_BYTES = 4 << 20  # up to here a file is hashed whole
 PIECES, PIECE_BYTES = 64, 1 << 16
-MOST_CONFIG_BYTES = 1 << 18
-MOST_FILES = 512
-MOST_TOLD = 8
+MAX_CONFIG_BYTES = 1 << 18
+MAX_FILES = 512
+MAX_CHANGES = 8
 CONFIG = "config.json"
-_OF_A_FOLDER = (CONFIG, "generation_config.json", "*.safetensors", "*.bin", "*.py")
-_BESIDE_A_GRAPH = ("{name}", "{name}.data", "{name}_data", "{stem}.data", "{stem}.bin", "{stem}.weights")
+_FOLDER_PATTERNS = (CONFIG, "generation_config.json", "*.safetensors", "*.bin", "*.py")
+_GRAPH_FILE_NAMES = ("{name}", "{name}.data", "{name}_data", "{stem}.data", "{stem}.bin", "{stem}.weights")
 # Not settings, or told otherwise.
-_UNTOLD = ("caches", "notes", "model", "files", "config", "renamed", "lost", "cache")
+_NOT_SETTINGS = ("caches", "notes", "model", "files", "config", "renamed", "lost", "cache")
 
 
-def origin_of(model: Path | None) -> dict[str, Any]:
+def collect_origin(model: Path | None) -> dict[str, Any]:
     """Return what a capture's header says about the model it is of and the machine."""
-    origin: dict[str, Any] = {"python": platform.python_version(), "cpu": _cpu()}
+    origin: dict[str, Any] = {"python": platform.python_version(), "cpu": _cpu_name()}
     if model is None:
         return origin
-    origin["files"] = {path.name: _fingerprint(path) for path in _files(model)}
-    config = _config(model / CONFIG) if model.is_dir() else None
+    origin["files"] = {path.name: _hash_file(path) for path in _model_files(model)}
+    config = _read_config(model / CONFIG) if model.is_dir() else None
     return origin | ({"config": config} if config else {})
 
 
-def changes_between(before: Header, after: Header) -> list[str]:
+def describe_changes(before: CaptureHeader, after: CaptureHeader) -> list[str]:
     """Return what changed between two runs, in words: "torch 2.12.1 -> 2.13.0"; the likeliest cause first."""
     old, new = before.details, after.details
     changes = (
@@ -49,9 +49,9 @@ def changes_between(before: Header, after: Header) -> list[str]:
     )
     settings = _changed_config(old.get("config"), new.get("config"))
     changes += settings + _changed_files(old.get("files"), new.get("files"), known=CONFIG if settings else "")
-    for name in sorted(old.keys() & new.keys() - set(_UNTOLD)):
+    for name in sorted(old.keys() & new.keys() - set(_NOT_SETTINGS)):
         if old[name] != new[name]:
-            changes.append(f"{name} {_short(old[name])} -> {_short(new[name])}")
+            changes.append(f"{name} {_shorten_value(old[name])} -> {_shorten_value(new[name])}")
     if before.made_by != after.made_by:
         changes.append(f"{before.made_by} -> {after.made_by}")
     return changes
@@ -60,21 +60,23 @@ def changes_between(before: Header, after: Header) -> list[str]:
 def _changed_config(old: Any, new: Any) -> list[str]:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return []
-    before, after = dict(_leaves(old)), dict(_leaves(new))
+    before, after = dict(_flatten_settings(old)), dict(_flatten_settings(new))
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     lines = [
-        f"{name} {_short(before.get(name, 'none'))} -> {_short(after.get(name, 'none'))} in config.json"
+        f"{name} {_shorten_value(before.get(name, 'none'))} -> {_shorten_value(after.get(name, 'none'))} in config.json"
         for name in names
         if name not in ("transformers_version", "_name_or_path")
     ]
-    more = [f"and {len(lines) - MOST_TOLD} more settings in config.json"] if len(lines) > MOST_TOLD else []
-    return lines[:MOST_TOLD] + more
+    more = (
+        [f"and {len(lines) - MAX_CHANGES} more settings in config.json"] if len(lines) > MAX_CHANGES else []
+    )
+    return lines[:MAX_CHANGES] + more
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from _flatten_settings(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -89,24 +91,24 @@ def _changed_files(old: Any, new: Any, *, known: str = "") -> list[str]:
     other = [name for name in old if name in new and old[name] != new[name] and name != known]
     gone, more = [name for name in old if name not in new], [name for name in new if name not in old]
     words = (("other content", other), ("gone", gone), ("new", more))
-    return [f"{what} in the model's folder: {listed(names, 4)}" for what, names in words if names]
+    return [f"{what} in the model's folder: {abbreviate_list(names, 4)}" for what, names in words if names]
 
 
-def _short(value: Any) -> str:
+def _shorten_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _files(model: Path) -> list[Path]:
+def _model_files(model: Path) -> list[Path]:
     if model.is_dir():
-        paths = [path for pattern in _OF_A_FOLDER for path in sorted(model.glob(pattern))]
+        paths = [path for pattern in _FOLDER_PATTERNS for path in sorted(model.glob(pattern))]
     else:
-        names = (pattern.format(name=model.name, stem=model.stem) for pattern in _BESIDE_A_GRAPH)
+        names = (pattern.format(name=model.name, stem=model.stem) for pattern in _GRAPH_FILE_NAMES)
         paths = [model.parent / name for name in dict.fromkeys(names)]
-    return [path for path in paths if path.is_file()][:MOST_FILES]
+    return [path for path in paths if path.is_file()][:MAX_FILES]
 
 
-def _fingerprint(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     """Return a file's size and a hash of its content, or of pieces of it where it is large."""
     try:
         size = path.stat().st_size
@@ -123,9 +125,9 @@ def _fingerprint(path: Path) -> str:
     return f"{size} {digest.hexdigest()}"
 
 
-def _config(path: Path) -> dict[str, Any] | None:
+def _read_config(path: Path) -> dict[str, Any] | None:
     try:
-        if path.stat().st_size > MOST_CONFIG_BYTES:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
             return None
         config = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -133,7 +135,7 @@ def _config(path: Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-def _cpu() -> str:
+def _cpu_name() -> str:
     """Return what the processor is called; kernels are chosen by it, and with them the order of sums."""
     try:
         with Path("/proc/cpuinfo").open() as file:

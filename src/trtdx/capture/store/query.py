@@ -14,7 +14,7 @@ from trtdx.capture.store import format as disk
 from trtdx.capture.store.format import CaptureError
 from trtdx.capture.store.reader import RankFiles
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 from trtdx.tensors.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHUNK_ROWS = 1 << 16
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000
 TIMEOUT_S = 120.0
-MEMORY = "1GB"
+MEMORY_LIMIT = "1GB"
 
 _MEASURED = [
     f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}" for name in Statistics._fields[6:-1]
 ]
-_TENSORS = f"""
+_CREATE_TENSORS = f"""
 CREATE TABLE tensors AS SELECT
   record, step, rows.rank, name, path, port, number, argument, op, dtype, shape::BIGINT[] AS shape, device,
   elements, bytes, {", ".join(_MEASURED)}, zeros, nan, pos_inf, neg_inf, subnormals,
@@ -41,7 +41,7 @@ JOIN places ON rows.rank = places.rank AND rows.place = places.place
 JOIN layouts ON rows.rank = layouts.rank AND rows.layout = layouts.layout
 ORDER BY rows.rank, record
 """  # noqa: S608  # all names are ours
-_LOCKED = (
+_LOCKED_SETTINGS = (
     "SET enable_external_access=false",
     "SET autoinstall_known_extensions=false",
     "SET autoload_known_extensions=false",
@@ -50,26 +50,26 @@ _LOCKED = (
 )
 
 
-class Table(NamedTuple):
+class QueryTable(NamedTuple):
     """What a query answers."""
 
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
-    cut: bool = False  # there were more rows than are given
+    is_cut: bool = False  # there were more rows than are given
 
 
-def query(
-    ranks: Sequence[RankFiles], sql: str, *, most_rows: int = MOST_ROWS, timeout_s: float = TIMEOUT_S
-) -> Table:
+def query_tensors(
+    ranks: Sequence[RankFiles], sql: str, *, most_rows: int = MAX_ROWS, timeout_s: float = TIMEOUT_S
+) -> QueryTable:
     """Return what one SELECT over `tensors` answers.
 
     Raises:
         InputError: the query is not one SELECT, is wrong or takes too long.
         MissingExtraError: DuckDB is not installed.
     """
-    duckdb = need("duckdb", extra="capture", to="query captures")
-    with _tensors(duckdb, ranks) as connection:
-        for setting in _LOCKED:
+    duckdb = import_optional("duckdb", extra="capture", purpose="query captures")
+    with _open_database(duckdb, ranks) as connection:
+        for setting in _LOCKED_SETTINGS:
             connection.execute(setting)
         late = threading.Timer(timeout_s, connection.interrupt)
         late.daemon = True
@@ -83,7 +83,7 @@ def query(
             raise InputError(f"the query did not end within {timeout_s:g} s") from err
         except duckdb.Error as err:
             raise InputError(
-                f"the query does not work: {err}", fix=f"the table is tensors: {_columns()}"
+                f"the query does not work: {err}", fix=f"the table is tensors: {_describe_columns()}"
             ) from err
         except RuntimeError as err:
             if "interrupted" in str(err):  # what DuckDB makes of Ctrl-C
@@ -91,16 +91,16 @@ def query(
             raise
         finally:
             late.cancel()
-    return Table(columns, rows[:most_rows], len(rows) > most_rows)
+    return QueryTable(columns, rows[:most_rows], len(rows) > most_rows)
 
 
 def write_parquet(folder: Path, rank: int) -> None:
     """Write a rank's statistics as a Parquet file beside its index."""
-    duckdb = need("duckdb", extra="capture", to="write Parquet")
+    duckdb = import_optional("duckdb", extra="capture", purpose="write Parquet")
     target = folder / disk.parquet_name(rank)
     part = target.with_name(f"{target.name}.part")
     try:
-        with RankFiles(folder, rank) as files, _tensors(duckdb, [files]) as connection:
+        with RankFiles(folder, rank) as files, _open_database(duckdb, [files]) as connection:
             quoted = str(part).replace("'", "''")
             connection.execute(f"COPY tensors TO '{quoted}' (FORMAT parquet)")
         part.replace(target)
@@ -113,10 +113,10 @@ def write_parquet(folder: Path, rank: int) -> None:
 def _check_statement(duckdb: Any, statements: Sequence[Any]) -> None:
     allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
     if len(statements) != 1 or statements[0].type not in allowed:
-        raise InputError("a query is one SELECT", fix=f"the table is tensors: {_columns()}")
+        raise InputError("a query is one SELECT", fix=f"the table is tensors: {_describe_columns()}")
 
 
-def _columns() -> str:
+def _describe_columns() -> str:
     return (
         "step, rank, name, path, port, op, dtype, shape, elements, min, max, mean, std, absmax, l2, p01 to p99, "
         "zeros, nan, pos_inf, neg_inf, subnormals, hash, kept"
@@ -124,14 +124,14 @@ def _columns() -> str:
 
 
 @contextlib.contextmanager
-def _tensors(duckdb: Any, ranks: Sequence[RankFiles]) -> Iterator[Any]:
+def _open_database(duckdb: Any, ranks: Sequence[RankFiles]) -> Iterator[Any]:
     """Yield a connection to a database in memory that holds the table."""
-    connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY, "threads": 2})
+    connection = duckdb.connect(":memory:", config={"memory_limit": MEMORY_LIMIT, "threads": 2})
     try:
-        for name, parts in (("places", map(_places, ranks)), ("layouts", map(_layouts, ranks))):
-            _insert(connection, name, parts)
-        _insert(connection, "rows", (part for files in ranks for part in _rows(files)))
-        connection.execute(_TENSORS)
+        for name, parts in (("places", map(_place_columns, ranks)), ("layouts", map(_layout_columns, ranks))):
+            _insert_parts(connection, name, parts)
+        _insert_parts(connection, "rows", (part for files in ranks for part in _iter_row_chunks(files)))
+        connection.execute(_CREATE_TENSORS)
         for name in ("rows", "places", "layouts"):
             connection.execute(f"DROP TABLE {name}")
         yield connection
@@ -139,7 +139,7 @@ def _tensors(duckdb: Any, ranks: Sequence[RankFiles]) -> Iterator[Any]:
         connection.close()
 
 
-def _insert(connection: Any, name: str, parts: Iterator[dict[str, np.ndarray[Any, Any]]]) -> None:
+def _insert_parts(connection: Any, name: str, parts: Iterator[dict[str, np.ndarray[Any, Any]]]) -> None:
     created = False
     for part in parts:
         connection.register("part", part)
@@ -149,7 +149,7 @@ def _insert(connection: Any, name: str, parts: Iterator[dict[str, np.ndarray[Any
         created = True
 
 
-def _texts(values: list[str]) -> np.ndarray[Any, Any]:
+def _text_column(values: list[str]) -> np.ndarray[Any, Any]:
     import numpy as np
 
     texts = np.empty(len(values), object)
@@ -157,36 +157,36 @@ def _texts(values: list[str]) -> np.ndarray[Any, Any]:
     return texts
 
 
-def _places(files: RankFiles) -> dict[str, np.ndarray[Any, Any]]:
+def _place_columns(files: RankFiles) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
     places = files.places
     return {
         "rank": np.full(len(places), files.rank, np.int32),
         "place": np.arange(len(places), dtype=np.uint32),
-        "name": _texts([place.name for place in places]),
-        "path": _texts([place.path for place in places]),
-        "port": _texts([place.port for place in places]),
+        "name": _text_column([place.name for place in places]),
+        "path": _text_column([place.path for place in places]),
+        "port": _text_column([place.port for place in places]),
         "number": np.array([min(place.number, 2**31 - 1) for place in places], np.int32),
-        "argument": _texts([place.argument for place in places]),
-        "op": _texts([place.op for place in places]),
+        "argument": _text_column([place.argument for place in places]),
+        "op": _text_column([place.op for place in places]),
     }
 
 
-def _layouts(files: RankFiles) -> dict[str, np.ndarray[Any, Any]]:
+def _layout_columns(files: RankFiles) -> dict[str, np.ndarray[Any, Any]]:
     import numpy as np
 
     layouts = files.layouts
     return {
         "rank": np.full(len(layouts), files.rank, np.int32),
         "layout": np.arange(len(layouts), dtype=np.uint32),
-        "dtype": _texts([layout.dtype for layout in layouts]),
-        "shape": _texts([str(list(layout.shape)) for layout in layouts]),
-        "device": _texts([layout.device for layout in layouts]),
+        "dtype": _text_column([layout.dtype for layout in layouts]),
+        "shape": _text_column([str(list(layout.shape)) for layout in layouts]),
+        "device": _text_column([layout.device for layout in layouts]),
     }
 
 
-def _rows(files: RankFiles) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
+def _iter_row_chunks(files: RankFiles) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
     """Yield the rows column by column, in chunks."""
     import numpy as np
 
@@ -212,6 +212,6 @@ def _row_columns(files: RankFiles, rows: np.ndarray[Any, Any], first: int) -> di
         "record": np.arange(first, first + len(rows)),
         "hash_high": np.ascontiguousarray(digests[:, 0]),
         "hash_low": np.ascontiguousarray(digests[:, 1]),
-        "kept": files.kept(rows),
+        "kept": files.rows_with_values(rows),
         "left_out": (rows["flags"] & disk.LEFT_OUT).astype(bool),
     }

@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trtdx.capture.store import format as disk
-from trtdx.capture.store.format import CaptureError, End, Frame, Header, Layout, Note, parse_frames
+from trtdx.capture.store.format import (
+    CaptureError,
+    CaptureHeader,
+    EndFrame,
+    Frame,
+    StepNoteFrame,
+    TensorLayout,
+    parse_frames,
+)
 from trtdx.errors import UnknownNameError
 from trtdx.tensors.dtypes import numpy_dtype
-from trtdx.tensors.statistics import ROW as STATISTICS
-from trtdx.tensors.statistics import Statistics, content_hash, memory
-from trtdx.words import counted
+from trtdx.tensors.statistics import STATISTICS_STRUCT as STATISTICS
+from trtdx.tensors.statistics import Statistics, content_hash, view_memory
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,20 +38,20 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
-    from trtdx.capture.store.query import Table
+    from trtdx.capture.store.query import QueryTable
     from trtdx.tensors.taps import Place
 
-MOST_RANKS = 65_536
-FORGOTTEN = 1 << 12  # bytes from which on it is worth a call to let go of pages
+MAX_RANKS = 65_536
+MIN_FORGOTTEN_BYTES = 1 << 12  # bytes from which on it is worth a call to let go of pages
 
 
-class Record(NamedTuple):
+class TensorRecord(NamedTuple):
     """One tensor at one step on one rank."""
 
     step: int
     rank: int
     place: Place
-    layout: Layout
+    layout: TensorLayout
     statistics: Statistics
     offset: int  # of the values in the rank's log; -1: not kept
     left_out: bool  # values were asked for, but the budget was spent
@@ -62,18 +70,18 @@ class RankFiles:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.rank = rank
-        self.header = Header()
-        self.end: End | None = None
+        self.header = CaptureHeader()
+        self.end: EndFrame | None = None
         self.places: list[Place] = []
-        self.layouts: list[Layout] = []
-        self.notes: list[Note] = []
+        self.layouts: list[TensorLayout] = []
+        self.notes: list[StepNoteFrame] = []
         self.damaged, self.problem = False, ""
         self.records, self.left_out, self.lost = 0, 0, 0
         self._row_frames: list[Frame] = []
         self._path = folder / disk.index_name(rank)
-        self._index = _mapped(self._path)
+        self._index = _map_file(self._path)
         self.whole_bytes = min(len(disk.INDEX_MAGIC), len(self._index))
-        self._values = _mapped(folder / disk.values_name(rank), missing_ok=True)
+        self._values = _map_file(folder / disk.values_name(rank), missing_ok=True)
         self._read_index()
 
     def _read_index(self) -> None:
@@ -82,34 +90,32 @@ class RankFiles:
             raise CaptureError(f"{self._path} is not the index of a capture, or of a newer trtdx")
         for frame in parse_frames(self._index, len(disk.INDEX_MAGIC)):
             try:
-                self._take(frame)
+                self._take_frame(frame)
             except (ValueError, RecursionError, msgspec.MsgspecError) as err:
-                self.damaged, self.problem = True, f"is damaged at byte {frame.at}: {err}"
+                self.damaged, self.problem = True, f"is damaged at byte {frame.offset}: {err}"
                 return
-            self.whole_bytes = frame.at + frame.size
+            self.whole_bytes = frame.offset + frame.size
         if self.whole_bytes < len(self._index):
-            self.problem = (
-                f"is cut off: its last {counted(len(self._index) - self.whole_bytes, 'byte')} are no frame"
-            )
+            self.problem = f"is cut off: its last {format_count(len(self._index) - self.whole_bytes, 'byte')} are no frame"
 
-    def _take(self, each: Frame) -> None:
-        content = self._index[each.at : each.at + each.size]
-        take = self._takers().get(each.kind)
+    def _take_frame(self, frame: Frame) -> None:
+        content = self._index[frame.offset : frame.offset + frame.size]
+        take = self._frame_handlers().get(frame.kind)
         if take is not None:
-            take(content, each)
+            take(content, frame)
 
-    def _takers(self) -> dict[int, Callable[[memoryview, Frame], None]]:
+    def _frame_handlers(self) -> dict[int, Callable[[memoryview, Frame], None]]:
         return {
             disk.HEADER: self._take_header,
             disk.PLACES: lambda content, _: self._define(self.places, disk.parse_places(content)),
             disk.LAYOUTS: lambda content, _: self._define(self.layouts, disk.parse_layouts(content)),
             disk.ROWS: self._take_rows,
-            disk.NOTE: lambda content, _: self.notes.append(msgspec.json.decode(content, type=Note)),
+            disk.NOTE: lambda content, _: self.notes.append(msgspec.json.decode(content, type=StepNoteFrame)),
             disk.END: self._take_end,
         }
 
     def _take_header(self, content: memoryview, _: Frame) -> None:
-        self.header = msgspec.json.decode(content, type=Header)
+        self.header = msgspec.json.decode(content, type=CaptureHeader)
         self.end = None  # a capture that goes on after it was closed
         if self.header.schema_version > disk.CAPTURE_VERSION:
             raise CaptureError(
@@ -119,19 +125,19 @@ class RankFiles:
             )
 
     def _take_end(self, content: memoryview, _: Frame) -> None:
-        self.end = msgspec.json.decode(content, type=End)
+        self.end = msgspec.json.decode(content, type=EndFrame)
 
     def _define(self, known: list[Any], more: list[Any]) -> None:
-        if len(known) + len(more) > disk.MOST_DEFINED:
+        if len(known) + len(more) > disk.MAX_DEFINED:
             raise ValueError("it tells of too many places or layouts")
         known += more
 
-    def _take_rows(self, content: memoryview, each: Frame) -> None:
+    def _take_rows(self, content: memoryview, frame: Frame) -> None:
         import numpy as np
 
-        if each.size % disk.ROW_BYTES:
+        if frame.size % disk.ROW_BYTES:
             raise ValueError("its rows are not whole")
-        rows = self._rows(each)
+        rows = self._frame_rows(frame)
         numbers, which = np.unique(rows["layout"], return_inverse=True)
         if (rows["place"] >= len(self.places)).any() or (numbers >= len(self.layouts)).any():
             raise ValueError("a row refers to what was never told")
@@ -141,15 +147,15 @@ class RankFiles:
             raise ValueError("a row's size is not its shape's")
         self.records += len(rows)
         self.left_out += int((rows["flags"] & disk.LEFT_OUT).sum())
-        self.lost += int(((rows["offset"] >= 0) & ~self.kept(rows)).sum())
-        self._row_frames.append(each)
+        self.lost += int(((rows["offset"] >= 0) & ~self.rows_with_values(rows)).sum())
+        self._row_frames.append(frame)
 
-    def _rows(self, each: Frame) -> np.ndarray[Any, Any]:
+    def _frame_rows(self, frame: Frame) -> np.ndarray[Any, Any]:
         import numpy as np
 
-        return np.frombuffer(self._index[each.at : each.at + each.size], disk.row_dtype())
+        return np.frombuffer(self._index[frame.offset : frame.offset + frame.size], disk.row_dtype())
 
-    def kept(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def rows_with_values(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return which rows' values are in the log."""
         begins, sizes = rows["offset"], rows["bytes"]  # below 2**63 and 2**62: the sum fits
         ends = begins.astype("u8") + sizes
@@ -159,29 +165,33 @@ class RankFiles:
 
     def rows(self) -> Iterator[np.ndarray[Any, Any]]:
         """Yield the rows as arrays, a batch at a time."""
-        return map(self._rows, self._row_frames)
+        return map(self._frame_rows, self._row_frames)
 
-    def iter_records(self, step: int | None = None, name: str | None = None) -> Iterator[Record]:
+    def iter_records(self, step: int | None = None, name: str | None = None) -> Iterator[TensorRecord]:
         """Yield the records, of one step or name if asked, each made when it is its turn."""
         import numpy as np
 
         named = [number for number, place in enumerate(self.places) if name in (None, place.name)]
         for frame in self._row_frames:
-            rows = self._rows(frame)
+            rows = self._frame_rows(frame)
             selected = np.ones(len(rows), bool) if step is None else rows["step"] == step
             if name is not None:
                 selected &= np.isin(rows["place"], named)
             for number in np.flatnonzero(selected).tolist():
-                yield self._record(frame.at + number * disk.ROW_BYTES)
+                yield self._unpack_record(frame.offset + number * disk.ROW_BYTES)
 
-    def _record(self, at: int) -> Record:
-        step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(self._index, at)
-        numbers = STATISTICS.unpack_from(self._index, at + disk.ROW_HEAD.size)
+    def _unpack_record(self, offset_in_index: int) -> TensorRecord:
+        step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(
+            self._index, offset_in_index
+        )
+        numbers = STATISTICS.unpack_from(self._index, offset_in_index + disk.ROW_HEAD.size)
         statistics = Statistics._make((*numbers, digest.hex()))
         left_out = bool(flags & disk.LEFT_OUT)
-        return Record(step, self.rank, self.places[place], self.layouts[layout], statistics, offset, left_out)
+        return TensorRecord(
+            step, self.rank, self.places[place], self.layouts[layout], statistics, offset, left_out
+        )
 
-    def values(self, record: Record) -> np.ndarray[Any, Any]:
+    def values(self, record: TensorRecord) -> np.ndarray[Any, Any]:
         """Return a record's values as a read-only array on the mapped log."""
         import numpy as np
 
@@ -194,10 +204,14 @@ class RankFiles:
         raw = self._values[begin:end]
         return np.frombuffer(raw, numpy_dtype(record.layout.dtype)).reshape(record.layout.shape)
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: TensorRecord) -> None:
         """Let go of the pages that a record's values were read into; they are read again when they are needed."""
         mapped = self._values.obj if record.offset >= 0 else None
-        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and record.layout.bytes >= FORGOTTEN:
+        if (
+            isinstance(mapped, mmap.mmap)
+            and hasattr(mapped, "madvise")
+            and record.layout.bytes >= MIN_FORGOTTEN_BYTES
+        ):
             begin = record.offset - record.offset % mmap.PAGESIZE
             mapped.madvise(mmap.MADV_DONTNEED, begin, record.offset + record.layout.bytes - begin)
 
@@ -220,8 +234,8 @@ class Capture:
             CaptureError: it is no capture, or of a newer version.
         """
         self.folder = Path(folder)
-        self._ranks = {rank: RankFiles(self.folder, rank) for rank in _ranks(self.folder)}
-        self.header = next((files.header for files in self._ranks.values()), Header())
+        self._ranks = {rank: RankFiles(self.folder, rank) for rank in _list_ranks(self.folder)}
+        self.header = next((files.header for files in self._ranks.values()), CaptureHeader())
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -235,7 +249,7 @@ class Capture:
             name = disk.index_name(rank)
             if files.problem:
                 problems.append(
-                    f"{name} {files.problem}; {counted(files.records, 'record')} before that can be read"
+                    f"{name} {files.problem}; {format_count(files.records, 'record')} before that can be read"
                 )
             elif files.end is None:
                 problems.append(f"{name} was not closed: the run ended early or is still going on")
@@ -257,13 +271,13 @@ class Capture:
 
     def records(
         self, *, step: int | None = None, name: str | None = None, rank: int | None = None
-    ) -> Iterator[Record]:
+    ) -> Iterator[TensorRecord]:
         """Yield records in the order they were captured, rank by rank, each made when it is asked for."""
         for number, files in self._ranks.items():
             if rank in (None, number):
                 yield from files.iter_records(step, name)
 
-    def record(self, name: str, *, step: int = 0, rank: int = 0) -> Record:
+    def record(self, name: str, *, step: int = 0, rank: int = 0) -> TensorRecord:
         """Return the record of a name at a step, one with values if there is, or raise with the nearest names."""
         without_values = None
         for record in self.records(step=step, name=name, rank=rank):
@@ -282,11 +296,11 @@ class Capture:
         """Return one rank's files."""
         return self._ranks[rank]
 
-    def notes(self, *, rank: int = 0) -> list[Note]:
+    def notes(self, *, rank: int = 0) -> list[StepNoteFrame]:
         """Return what was said about steps."""
         return list(self._ranks[rank].notes) if rank in self._ranks else []
 
-    def values(self, record: Record, *, verify: bool = False) -> np.ndarray[Any, Any]:
+    def values(self, record: TensorRecord, *, verify: bool = False) -> np.ndarray[Any, Any]:
         """Return a record's values, read-only and mapped from the log.
 
         Raises:
@@ -297,22 +311,22 @@ class Capture:
             raise CaptureError(f"the values of {record.name} at step {record.step} were not kept: {why}")
         array = self._ranks[record.rank].values(record)
         if verify:
-            digest = content_hash(memory(array.__array_interface__["data"][0], array.nbytes)).hex()
+            digest = content_hash(view_memory(array.__array_interface__["data"][0], array.nbytes)).hex()
             if digest != record.statistics.hash:
                 raise CaptureError(
                     f"the values of {record.name} at step {record.step} are not those captured"
                 )
         return array
 
-    def forget(self, record: Record) -> None:
+    def forget(self, record: TensorRecord) -> None:
         """Let go of the memory that reading a record's values took."""
         self._ranks[record.rank].forget(record)
 
-    def query(self, sql: str) -> Table:
+    def query(self, sql: str) -> QueryTable:
         """Return what an SQL query over the table `tensors` answers; see query.py."""
-        from trtdx.capture.store.query import query
+        from trtdx.capture.store.query import query_tensors
 
-        return query(list(self._ranks.values()), sql)
+        return query_tensors(list(self._ranks.values()), sql)
 
     def __enter__(self) -> Self:
         return self
@@ -327,12 +341,12 @@ class Capture:
 def is_capture(folder: str | Path) -> bool:
     """Whether a folder holds a capture."""
     try:
-        return bool(_ranks(Path(folder)))
+        return bool(_list_ranks(Path(folder)))
     except CaptureError:
         return False
 
 
-def _ranks(folder: Path) -> list[int]:
+def _list_ranks(folder: Path) -> list[int]:
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError as err:
@@ -344,7 +358,7 @@ def _ranks(folder: Path) -> list[int]:
     return ranks
 
 
-def _mapped(path: Path, *, missing_ok: bool = False) -> memoryview:
+def _map_file(path: Path, *, missing_ok: bool = False) -> memoryview:
     """Return a file's bytes, mapped; links, devices and pipes are refused, as strangers may send them."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -19,11 +19,19 @@ import msgspec
 
 from trtdx.capture.store import format as disk
 from trtdx.capture.store.appender import Appender, Batch
-from trtdx.capture.store.format import ALIGNMENT, CaptureError, End, Header, Layout, Note, frame
+from trtdx.capture.store.format import (
+    ALIGNMENT,
+    CaptureError,
+    CaptureHeader,
+    EndFrame,
+    StepNoteFrame,
+    TensorLayout,
+    encode_frame,
+)
 from trtdx.errors import MissingExtraError, TrtdxError
-from trtdx.redact import redacted
+from trtdx.redact import redact_secrets
 from trtdx.tensors.dtypes import DTYPES
-from trtdx.tensors.statistics import content_hash, kernel_in_use, measure_into, memory
+from trtdx.tensors.statistics import content_hash, kernel_in_use, measure_into, view_memory
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -32,18 +40,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from trtdx.tensors.statistics import Source
+    from trtdx.tensors.statistics import TensorSource
     from trtdx.tensors.taps import Place
 
 QUEUE_BYTES = 64 << 20
 FLUSH_BYTES = 8 << 20  # of values waiting in a batch
 FLUSH_ROWS = 4096
 LARGE_BYTES = 8 << 20  # from here on values are written from where they lie instead of being copied
-REMEMBERED = 1 << 14  # contents known to be in the log; bounded, so that memory stays flat
+MAX_REMEMBERED = 1 << 14  # contents known to be in the log; bounded, so that memory stays flat
 _PADDING = bytes(ALIGNMENT)
 
 
-class _Known(NamedTuple):
+class _KnownLayout(NamedTuple):
     """A layout the index tells: its number there, its bytes, and its type's number in the kernel."""
 
     number: int
@@ -57,7 +65,7 @@ class CaptureWriter:
     def __init__(
         self,
         folder: str | Path,
-        header: Header,
+        header: CaptureHeader,
         *,
         value_budget_bytes: int | None = None,
         queue_bytes: int = QUEUE_BYTES,
@@ -76,17 +84,19 @@ class CaptureWriter:
             resume: go on with a capture that was cut off or closed.
             whole_steps: when going on, forget what came after the last note: a step that was cut off is done again.
         """
-        self.folder, self.header = Path(folder), _completed(header)
+        self.folder, self.header = Path(folder), _complete_header(header)
         self.left_out, self.records, self.parquet_problem = 0, 0, ""
         self._stopped = ""  # what ended the run before its time
         self._budget = value_budget_bytes
         self._parquet, self._closed = parquet, False
         self._places: dict[Place, int] = {}
-        self._layouts: dict[tuple[Any, ...], _Known] = {}  # by type, shape and device
-        self._layouts_told = 0
+        self._layouts: dict[tuple[Any, ...], _KnownLayout] = {}  # by type, shape and device
+        self._layouts_written = 0
         self._new_places: list[Place] = []
-        self._new_layouts: list[Layout] = []
-        self._known: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
+        self._new_layouts: list[TensorLayout] = []
+        self._offsets_by_hash: dict[
+            bytes, int
+        ] = {}  # content -> where it is in the log, least recently met first
         self._rows, self._row = bytearray(), bytearray(disk.ROW_BYTES)  # those that wait, the one being made
         self._large: list[memoryview | bytes] = []  # values after these, written from where they lie
         self._notes: list[bytes] = []
@@ -102,22 +112,22 @@ class CaptureWriter:
         self._end = self._files.values_end
         self._values, self._filled = self._files.buffer(), 0  # values that wait, and how many bytes they are
         if resume:
-            self._go_on(whole_steps)
-        self._begin()
+            self._resume_files(whole_steps)
+        self._write_start()
 
-    def _begin(self) -> None:
+    def _write_start(self) -> None:
         """Write what both files begin with, as far as a killed process has not.
 
         A log that goes on is filled up to the next aligned place.
         """
         values = disk.VALUES_MAGIC[self._end :] or bytes(-self._end % ALIGNMENT)
-        header = frame(disk.HEADER, msgspec.json.encode(self.header))
+        header = encode_frame(disk.HEADER, msgspec.json.encode(self.header))
         frames = disk.INDEX_MAGIC[self._files.index_end :] + header
         self._files.put(Batch(frames, bytearray(values), len(values)))
         self._end += len(values)
         _write_header(self.folder / disk.HEADER_FILE, self.header)
 
-    def _go_on(self, whole_steps: bool) -> None:
+    def _resume_files(self, whole_steps: bool) -> None:
         """Take over what was told before, and cut off what a kill left half-written."""
         from trtdx.capture.store.reader import RankFiles
 
@@ -132,17 +142,17 @@ class CaptureWriter:
                 )
             self._places = {place: number for number, place in enumerate(before.places)}
             self._layouts = {
-                (layout.dtype, layout.shape, layout.device): _Known(
+                (layout.dtype, layout.shape, layout.device): _KnownLayout(
                     number, layout.bytes, DTYPES[layout.dtype].code
                 )
                 for number, layout in enumerate(before.layouts)
             }
-            self._layouts_told = len(before.layouts)
+            self._layouts_written = len(before.layouts)
             self.records, whole_bytes = before.records, before.whole_bytes
         self._files.cut(whole_bytes)
 
     def add(
-        self, step: int, place: Place, tensor: Source, *, values: bool = False, budgeted: bool = True
+        self, step: int, place: Place, tensor: TensorSource, *, values: bool = False, budgeted: bool = True
     ) -> int:
         """Capture one tensor.
 
@@ -165,9 +175,9 @@ class CaptureWriter:
         layout = self._layouts.get(tensor[2:5]) or self._new_layout(tensor)
         size, row = layout.bytes, self._row
         special = measure_into(row, disk.ROW_HEAD.size, tensor.address, tensor.elements, layout.code)
-        content = memory(tensor.address, size)
+        content = view_memory(tensor.address, size)
         digest = content_hash(content)
-        offset, left_out = self._keep(content, digest, budgeted) if values else (-1, 0)
+        offset, left_out = self._keep_values(content, digest, budgeted) if values else (-1, 0)
         disk.ROW_HEAD.pack_into(row, 0, step, number, layout.number, offset, size, digest, left_out)
         self._rows += row
         self.records += 1
@@ -183,7 +193,7 @@ class CaptureWriter:
         self._rows += self._row
         self.records += 1
 
-    def add_all(self, step: int, tensors: Iterable[tuple[Place, Source, bool]]) -> int:
+    def add_all(self, step: int, tensors: Iterable[tuple[Place, TensorSource, bool]]) -> int:
         """Capture tensors of one step, each with whether to keep its values."""
         return sum(self.add(step, place, tensor, values=values) for place, tensor, values in tensors)
 
@@ -198,18 +208,18 @@ class CaptureWriter:
         self._new_places.append(place)
         return number
 
-    def _new_layout(self, tensor: Source) -> _Known:
-        if len(self._layouts) >= REMEMBERED:  # shapes that grow with every step; told again if met again
+    def _new_layout(self, tensor: TensorSource) -> _KnownLayout:
+        if len(self._layouts) >= MAX_REMEMBERED:  # shapes that grow with every step; told again if met again
             self._layouts.clear()
-        layout = _Known(self._layouts_told, tensor.bytes, DTYPES[tensor.dtype].code)
+        layout = _KnownLayout(self._layouts_written, tensor.bytes, DTYPES[tensor.dtype].code)
         self._layouts[tensor[2:5]] = layout
-        self._layouts_told += 1
-        self._new_layouts.append(Layout(tensor.dtype, tensor.shape, tensor.device))
+        self._layouts_written += 1
+        self._new_layouts.append(TensorLayout(tensor.dtype, tensor.shape, tensor.device))
         return layout
 
-    def _keep(self, content: memoryview, digest: bytes, budgeted: bool) -> tuple[int, int]:
+    def _keep_values(self, content: memoryview, digest: bytes, budgeted: bool) -> tuple[int, int]:
         """Return where the values are or will be in the log, and the flag that says why not."""
-        size, offset = len(content), self._known.pop(digest, None)
+        size, offset = len(content), self._offsets_by_hash.pop(digest, None)
         if offset is None:
             if budgeted and self._budget is not None and self._budgeted_bytes + size > self._budget:
                 self.left_out += 1
@@ -219,17 +229,17 @@ class CaptureWriter:
             if size >= LARGE_BYTES:
                 self._large += (content, _PADDING[:padding])
             else:
-                self._put(content)
-                self._put(_PADDING[:padding])
+                self._buffer_values(content)
+                self._buffer_values(_PADDING[:padding])
             self._end += size + padding
             self._kept_bytes += size
             self._budgeted_bytes += size if budgeted else 0
-            if len(self._known) >= REMEMBERED:
-                del self._known[next(iter(self._known))]
-        self._known[digest] = offset
+            if len(self._offsets_by_hash) >= MAX_REMEMBERED:
+                del self._offsets_by_hash[next(iter(self._offsets_by_hash))]
+        self._offsets_by_hash[digest] = offset
         return offset, 0
 
-    def _put(self, content: memoryview | bytes) -> None:
+    def _buffer_values(self, content: memoryview | bytes) -> None:
         """Copy values to the others that wait; the buffer grows where it has to and is never made smaller."""
         end = self._filled + len(content)
         self._values[self._filled : end] = content
@@ -237,19 +247,19 @@ class CaptureWriter:
 
     def note(self, step: int, data: dict[str, Any]) -> None:
         """Say something about a step: its tokens, its positions; at most a mebibyte of JSON."""
-        content = msgspec.json.encode(Note(step, data))
+        content = msgspec.json.encode(StepNoteFrame(step, data))
         if len(content) > 1 << 20:
             raise CaptureError(f"a note on step {step} has {len(content)} bytes of JSON; 1 MiB is the most")
-        self._notes.append(frame(disk.NOTE, content))
+        self._notes.append(encode_frame(disk.NOTE, content))
 
     def flush(self) -> None:
         """Send what was captured so far on its way to the disk; raises if the disk refused what came before."""
         if not (self._rows or self._notes):
             return
-        frames = [disk.frame_of_places(self._new_places)] if self._new_places else []
-        frames += [disk.frame_of_layouts(self._new_layouts)] if self._new_layouts else []
-        rows, most = memoryview(self._rows), disk.MOST_ROWS * disk.ROW_BYTES
-        frames += [frame(disk.ROWS, rows[at : at + most]) for at in range(0, len(rows), most)]
+        frames = [disk.encode_places(self._new_places)] if self._new_places else []
+        frames += [disk.encode_layouts(self._new_layouts)] if self._new_layouts else []
+        rows, most = memoryview(self._rows), disk.MAX_ROWS * disk.ROW_BYTES
+        frames += [encode_frame(disk.ROWS, rows[at : at + most]) for at in range(0, len(rows), most)]
         batch = Batch(b"".join(frames + self._notes), self._values, self._filled, self._large)
         rows.release()
         self._new_places, self._new_layouts, self._notes = [], [], []
@@ -267,8 +277,8 @@ class CaptureWriter:
             self.flush()
         except CaptureError as err:
             problem = err
-        end = End(self.records, self._kept_bytes, self.left_out, self._files.problem or self._stopped)
-        self._files.close(frame(disk.END, msgspec.json.encode(end)))
+        end = EndFrame(self.records, self._kept_bytes, self.left_out, self._files.problem or self._stopped)
+        self._files.close(encode_frame(disk.END, msgspec.json.encode(end)))
         if problem:
             raise problem
         if self._parquet:
@@ -303,14 +313,14 @@ def _end_of_last_note(path: Path) -> int | None:
     """Return where the last note in an index ends."""
     index = path.read_bytes()
     frames = disk.parse_frames(memoryview(index), len(disk.INDEX_MAGIC))
-    ends = [note.at + note.size for note in frames if note.kind == disk.NOTE]
+    ends = [note.offset + note.size for note in frames if note.kind == disk.NOTE]
     return ends[-1] if ends else None
 
 
-def _completed(header: Header) -> Header:
+def _complete_header(header: CaptureHeader) -> CaptureHeader:
     return msgspec.structs.replace(
         header,
-        run=redacted(header.run),
+        run=redact_secrets(header.run),
         kernel=header.kernel or kernel_in_use(),
         made_by=header.made_by or f"trtdx {__version__}",
         created=header.created or time.time(),
@@ -324,7 +334,7 @@ def _make_folder(folder: Path) -> None:
         raise CaptureError(f"cannot make {folder}: {err.strerror or err}") from err
 
 
-def _write_header(path: Path, header: Header) -> None:
+def _write_header(path: Path, header: CaptureHeader) -> None:
     """Write the folder's own header, whole or not at all; the first rank's stands."""
     part = path.with_name(f"{path.name}.{os.getpid()}.{header.rank}.part")
     try:

@@ -6,28 +6,32 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trtdx.compare.align.side_tensors import Reading
+    from trtdx.compare.align.side_tensors import SideTensors
 
 _IN_EXPERTS = re.compile(r"(.*?)\.experts\.\D")  # a module that is called with the tokens of all experts
 
 
-def in_experts(name: str) -> bool:
+def is_in_experts(name: str) -> bool:
     return bool(_IN_EXPERTS.match(name))
 
 
-def same_experts(ours: Reading, theirs: Reading, name: str, steps: tuple[int, int]) -> bool:
+def has_same_experts(
+    reference: SideTensors, candidate: SideTensors, name: str, steps: tuple[int, int]
+) -> bool:
     """Whether both sides sent the same tokens to the same experts, and one kind of engine put them in order."""
-    if ours.capture.header.engine != theirs.capture.header.engine:
+    if reference.capture.header.engine != candidate.capture.header.engine:
         return False
     inside = _IN_EXPERTS.match(name)
     block = inside[1] if inside else ""
-    return _chosen(ours, block, steps[0]) == _chosen(theirs, block, steps[1])
+    return _expert_choice_hashes(reference, block, steps[0]) == _expert_choice_hashes(
+        candidate, block, steps[1]
+    )
 
 
-def _chosen(reading: Reading, block: str, step: int) -> list[str]:
+def _expert_choice_hashes(side: SideTensors, block: str, step: int) -> list[str]:
     return [
         records[0].statistics.hash
-        for name, records in reading.steps.get(step, {}).items()
+        for name, records in side.steps.get(step, {}).items()
         if name.startswith((f"{block}.gate:out", f"{block}.router:out"))
         and records[0].layout.dtype in ("int32", "int64")
     ]

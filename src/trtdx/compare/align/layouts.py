@@ -22,70 +22,70 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trtdx.compare.align.fused import parse_part
-from trtdx.compare.nouns import Change
+from trtdx.compare.align.fused_layouts import parse_fused_part
+from trtdx.compare.nouns import LayoutChange
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.capture.store.reader import Record
-    from trtdx.compare.align.positions import Fed
+    from trtdx.capture.store.reader import TensorRecord
+    from trtdx.compare.align.token_positions import StepTokens
     from trtdx.compare.nouns import Array
 
 
 TOKENS_FIRST, HEADS_FIRST, FLAT, FLAT_HEADS, SHARED = "tokens", "heads", "flat", "flat heads", "shared"
-ONE, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
+ONE_ROW, LAST, FLAT_LAST, ONE_LAST = "one", "last", "flat last", "one last"
 PACKED, ONE_PACKED = "packed", "one packed"  # of a batch with padding, the tokens that are none
 HISTORY, PAST, COLUMNS = "history", "past", "columns"  # of the cache; a mask of all up to now
-HOLDS = {LAST: "last", FLAT_LAST: "last", ONE_LAST: "last", HISTORY: "history", PAST: "past", COLUMNS: "history",
+TOKENS_HELD = {LAST: "last", FLAT_LAST: "last", ONE_LAST: "last", HISTORY: "history", PAST: "past", COLUMNS: "history",
          PACKED: "real", ONE_PACKED: "real"}  # fmt: skip
 _BY_HEADS = (HEADS_FIRST, HISTORY, PAST)
-_AXES = {TOKENS_FIRST: 1, ONE: 1, LAST: 1, ONE_LAST: 1, COLUMNS: 1, HEADS_FIRST: 2, HISTORY: 2, PAST: 2, FLAT: 0,
+_AXES = {TOKENS_FIRST: 1, ONE_ROW: 1, LAST: 1, ONE_LAST: 1, COLUMNS: 1, HEADS_FIRST: 2, HISTORY: 2, PAST: 2, FLAT: 0,
          FLAT_LAST: 0, PACKED: 0, ONE_PACKED: 1}  # fmt: skip
-SEEN = -1e4  # what is added to scores that are to be seen is above
+MASK_THRESHOLD = -1e4  # what is added to scores that are to be seen is above
 _HEADS_LIKELY = re.compile(r"mask|score|weights|key|value|cache|past|present", re.IGNORECASE)
 
 
-class Fit(NamedTuple):
+class LayoutFit(NamedTuple):
     """What brings two tensors to the same rows."""
 
-    ours: tuple[Change, ...] = ()
-    theirs: tuple[Change, ...] = ()
-    axis: int | None = None
+    reference_changes: tuple[LayoutChange, ...] = ()
+    candidate_changes: tuple[LayoutChange, ...] = ()
+    token_axis: int | None = None
 
 
-def transpose(*axes: int) -> Change:
-    return Change(f"transpose {' '.join(map(str, axes))}", lambda array: array.transpose(axes))
+def transpose_change(*axes: int) -> LayoutChange:
+    return LayoutChange(f"transpose {' '.join(map(str, axes))}", lambda array: array.transpose(axes))
 
 
-def unsqueeze(axis: int) -> Change:
+def unsqueeze_change(axis: int) -> LayoutChange:
     def apply(array: Array) -> Array:
         return array.reshape(*array.shape[:axis], 1, *array.shape[axis:])
 
-    return Change(f"unsqueeze {axis}", apply)
+    return LayoutChange(f"unsqueeze {axis}", apply)
 
 
-def reshape(*shape: int) -> Change:
-    return Change(f"reshape {' '.join(map(str, shape))}", lambda array: array.reshape(shape))
+def reshape_change(*shape: int) -> LayoutChange:
+    return LayoutChange(f"reshape {' '.join(map(str, shape))}", lambda array: array.reshape(shape))
 
 
-def expand(axis: int, count: int) -> Change:
+def expand_change(axis: int, count: int) -> LayoutChange:
     def apply(array: Array) -> Array:
         return np.broadcast_to(array, (*array.shape[:axis], count, *array.shape[axis + 1 :]))
 
-    return Change(f"expand {axis} {count}", apply)
+    return LayoutChange(f"expand {axis} {count}", apply)
 
 
-def columns(begin: int, end: int) -> Change:
-    return Change(f"columns {begin}:{end}", lambda array: array[..., begin:end])
+def columns_change(begin: int, end: int) -> LayoutChange:
+    return LayoutChange(f"columns {begin}:{end}", lambda array: array[..., begin:end])
 
 
-def as_mask() -> Change:
-    return Change("mask", lambda array: array if array.dtype == bool else array > SEEN)
+def mask_change() -> LayoutChange:
+    return LayoutChange("mask", lambda array: array if array.dtype == bool else array > MASK_THRESHOLD)
 
 
-def is_added_mask(record: Record) -> bool:
+def is_added_mask(record: TensorRecord) -> bool:
     """Whether a tensor is a mask to be added to scores, as its statistics tell: zeros, and one very negative number."""
     stats = record.statistics
     is_float = record.layout.dtype.startswith(("float", "bfloat"))
@@ -94,22 +94,22 @@ def is_added_mask(record: Record) -> bool:
     if stats.neg_inf:
         return stats.zeros + stats.neg_inf == stats.elements
     hidden = stats.elements - stats.zeros
-    return stats.min < SEEN and abs(stats.mean * stats.elements / stats.min - hidden) < 0.5
+    return stats.min < MASK_THRESHOLD and abs(stats.mean * stats.elements / stats.min - hidden) < 0.5
 
 
-def parse_change(text: str) -> Change:
+def parse_change(text: str) -> LayoutChange:
     """Return the change that a text states."""
     word, _, rest = text.strip().partition(" ")
     if word in ("part", "regroup"):
-        return parse_part(text.strip())
+        return parse_fused_part(text.strip())
     numbers = [int(number) for number in re.findall(r"-?\d+", rest)]
     maker = {
-        "transpose": (transpose, len(numbers) > 1 and sorted(numbers) == list(range(len(numbers)))),
-        "unsqueeze": (unsqueeze, len(numbers) == 1 and numbers[0] >= 0),
-        "reshape": (reshape, bool(numbers)),
-        "expand": (expand, len(numbers) == 2 and min(numbers) >= 0),
-        "columns": (columns, len(numbers) == 2 and 0 <= numbers[0] < numbers[1]),
-        "mask": (as_mask, not rest),
+        "transpose": (transpose_change, len(numbers) > 1 and sorted(numbers) == list(range(len(numbers)))),
+        "unsqueeze": (unsqueeze_change, len(numbers) == 1 and numbers[0] >= 0),
+        "reshape": (reshape_change, bool(numbers)),
+        "expand": (expand_change, len(numbers) == 2 and min(numbers) >= 0),
+        "columns": (columns_change, len(numbers) == 2 and 0 <= numbers[0] < numbers[1]),
+        "mask": (mask_change, not rest),
     }.get(word)
     if maker is None or not maker[1]:
         raise InputError(
@@ -117,11 +117,11 @@ def parse_change(text: str) -> Change:
             fix="write transpose 0 2 1 3, unsqueeze 0, reshape 4 -1, expand 0 2, columns 0:128, mask, "
             "part k of q:32 k:16 v:16, rank 0, sum, concatenate 1 or pages TABLE",
         )
-    change: Change = maker[0](*numbers)  # type: ignore[operator]
+    change: LayoutChange = maker[0](*numbers)  # type: ignore[operator]
     return change
 
 
-def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int, ...]:
+def changed_shape(shape: Sequence[int], changes: Sequence[LayoutChange]) -> tuple[int, ...]:
     """Return the shape that changes give, without any values."""
     if not changes:
         return tuple(shape)
@@ -135,27 +135,40 @@ def changed_shape(shape: Sequence[int], changes: Sequence[Change]) -> tuple[int,
     return array.shape
 
 
-def forms(shape: tuple[int, ...], fed: Fed, name: str = "") -> list[str]:
+def token_forms(shape: tuple[int, ...], step_tokens: StepTokens, name: str = "") -> list[str]:
     """Return how a tensor of a shape can hold a step's tokens, the likeliest first."""
-    possible = _packed_forms(shape, fed) if len(fed.shape) == 1 else _batch_forms(shape, fed)
+    possible = (
+        _packed_forms(shape, step_tokens) if len(step_tokens.shape) == 1 else _batch_forms(shape, step_tokens)
+    )
     if possible[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
         possible[:2] = [HEADS_FIRST, TOKENS_FIRST]
     return possible
 
 
-def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
-    rows, count = fed.shape
+def _batch_forms(shape: tuple[int, ...], step_tokens: StepTokens) -> list[str]:
+    rows, count = step_tokens.shape
     possible = [
         (TOKENS_FIRST, shape[:2] == (rows, count)),
         (HEADS_FIRST, len(shape) > 2 and shape[0] == rows and shape[2] == count),
-        (HISTORY, len(shape) == 4 and fed.total > 0 and (shape[0], shape[2]) == (rows, fed.total)),
-        (PAST, len(shape) == 4 and fed.total > 0 and (shape[0], shape[2]) == (rows, fed.total - count)),
-        (COLUMNS, fed.total > 0 and shape == (rows, fed.total)),
+        (
+            HISTORY,
+            len(shape) == 4 and step_tokens.total > 0 and (shape[0], shape[2]) == (rows, step_tokens.total),
+        ),
+        (
+            PAST,
+            len(shape) == 4
+            and step_tokens.total > 0
+            and (shape[0], shape[2]) == (rows, step_tokens.total - count),
+        ),
+        (COLUMNS, step_tokens.total > 0 and shape == (rows, step_tokens.total)),
         (FLAT, shape[:1] == (rows * count,)),
-        (PACKED, len(shape) > 1 and shape[0] == fed.tokens < rows * count),
-        (ONE_PACKED, len(shape) > 2 and shape[:2] == (1, fed.tokens) and fed.tokens < rows * count),
+        (PACKED, len(shape) > 1 and shape[0] == step_tokens.tokens < rows * count),
+        (
+            ONE_PACKED,
+            len(shape) > 2 and shape[:2] == (1, step_tokens.tokens) and step_tokens.tokens < rows * count,
+        ),
         (SHARED, rows > 1 and shape[:2] == (1, count)),
-        (ONE, rows > 1 and shape[:2] == (1, rows * count)),
+        (ONE_ROW, rows > 1 and shape[:2] == (1, rows * count)),
         (LAST, count > 1 and len(shape) > 2 and shape[:2] == (rows, 1)),
         (FLAT_LAST, count > 1 and len(shape) == 2 and shape[0] == rows),
         (ONE_LAST, count > 1 and rows > 1 and len(shape) == 3 and shape[:2] == (1, rows)),
@@ -163,34 +176,39 @@ def _batch_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
     return [form for form, fits in possible if fits]
 
 
-def _packed_forms(shape: tuple[int, ...], fed: Fed) -> list[str]:
-    count = fed.shape[0]
+def _packed_forms(shape: tuple[int, ...], step_tokens: StepTokens) -> list[str]:
+    count = step_tokens.shape[0]
     possible = [
         (FLAT, shape[:1] == (count,)),
         (TOKENS_FIRST, shape[:2] == (1, count)),
         (FLAT_HEADS, len(shape) == 3 and shape[1] == count),
-        (FLAT_LAST, len(shape) > 1 and shape[0] == fed.sequences < count),
-        (ONE_LAST, len(shape) > 2 and shape[:2] == (1, fed.sequences) and fed.sequences < count),
+        (FLAT_LAST, len(shape) > 1 and shape[0] == step_tokens.sequences < count),
+        (
+            ONE_LAST,
+            len(shape) > 2 and shape[:2] == (1, step_tokens.sequences) and step_tokens.sequences < count,
+        ),
     ]
     return [form for form, fits in possible if fits]
 
 
-def consistent(shapes: Sequence[tuple[tuple[int, ...], Fed]], name: str = "") -> list[str]:
+def consistent_forms(shapes: Sequence[tuple[tuple[int, ...], StepTokens]], name: str = "") -> list[str]:
     """Return the forms that a tensor can have at all its steps."""
     common: list[str] | None = None
     for shape, fed in shapes:
-        here = forms(shape, fed, name)
-        common = here if common is None else [form for form in common if form in here or _same(form, here)]
+        here = token_forms(shape, fed, name)
+        common = (
+            here if common is None else [form for form in common if form in here or _is_same_form(form, here)]
+        )
     return common or []
 
 
-def _same(form: str, here: list[str]) -> bool:
+def _is_same_form(form: str, possible: list[str]) -> bool:
     """Whether a form is another where a step has a single token: the last token of each sequence is then each token."""
-    same = {LAST: TOKENS_FIRST, ONE_LAST: TOKENS_FIRST, FLAT_LAST: FLAT, PACKED: FLAT, ONE_PACKED: ONE}
-    return same.get(form, form) in here
+    same = {LAST: TOKENS_FIRST, ONE_LAST: TOKENS_FIRST, FLAT_LAST: FLAT, PACKED: FLAT, ONE_PACKED: ONE_ROW}
+    return same.get(form, form) in possible
 
 
-def features(shape: tuple[int, ...], form: str) -> int:
+def features_per_token(shape: tuple[int, ...], form: str) -> int:
     """Return how many numbers a token has."""
     if form in _BY_HEADS:
         return math.prod(shape[1:2] + shape[3:])
@@ -199,27 +217,35 @@ def features(shape: tuple[int, ...], form: str) -> int:
     return math.prod(shape) // max(math.prod(rows), 1)
 
 
-def _in_batch(form: str, shape: tuple[int, ...], fed: Fed) -> tuple[Change, ...]:
+def _batch_changes(form: str, shape: tuple[int, ...], step_tokens: StepTokens) -> tuple[LayoutChange, ...]:
     """Return what brings a tensor to [sequences, tokens, ...]."""
     axes = list(range(len(shape)))
     if form in _BY_HEADS:
-        return (transpose(0, 2, 1, *axes[3:]),)
+        return (transpose_change(0, 2, 1, *axes[3:]),)
     if form in (FLAT, FLAT_LAST, PACKED):
-        return (unsqueeze(0),)
+        return (unsqueeze_change(0),)
     if form == FLAT_HEADS:
-        return transpose(1, 0, *axes[2:]), unsqueeze(0)
+        return transpose_change(1, 0, *axes[2:]), unsqueeze_change(0)
     if form == SHARED:
-        return (expand(0, fed.shape[0]),)
+        return (expand_change(0, step_tokens.shape[0]),)
     return ()
 
 
-def fit(
-    ours: tuple[int, ...], theirs: tuple[int, ...], our_form: str, their_form: str, feds: tuple[Fed, Fed]
-) -> Fit:
+def fit_tokens(
+    reference_shape: tuple[int, ...],
+    candidate_shape: tuple[int, ...],
+    reference_form: str,
+    candidate_form: str,
+    step_tokens: tuple[StepTokens, StepTokens],
+) -> LayoutFit:
     """Return what brings two tensors that hold tokens to the same rows; the columns are not looked at."""
-    if our_form == their_form and our_form in _AXES:
-        return Fit((), (), _AXES[our_form])
-    return Fit(_in_batch(our_form, ours, feds[0]), _in_batch(their_form, theirs, feds[1]), 1)
+    if reference_form == candidate_form and reference_form in _AXES:
+        return LayoutFit((), (), _AXES[reference_form])
+    return LayoutFit(
+        _batch_changes(reference_form, reference_shape, step_tokens[0]),
+        _batch_changes(candidate_form, candidate_shape, step_tokens[1]),
+        1,
+    )
 
 
 def squeezed_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -227,12 +253,14 @@ def squeezed_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def fit_whole(ours: tuple[int, ...], theirs: tuple[int, ...], *, weight: bool = False) -> Fit | None:
+def fit_shapes(
+    reference_shape: tuple[int, ...], candidate_shape: tuple[int, ...], *, weight: bool = False
+) -> LayoutFit | None:
     """Return what brings two tensors without tokens to the same shape; none where nothing that is sure does."""
-    if ours == theirs:
-        return Fit()
-    if squeezed_shape(ours) == squeezed_shape(theirs):
-        return Fit((), (reshape(*ours),))
-    if weight and len(ours) == 2 and ours == theirs[::-1]:
-        return Fit((), (transpose(1, 0),))
+    if reference_shape == candidate_shape:
+        return LayoutFit()
+    if squeezed_shape(reference_shape) == squeezed_shape(candidate_shape):
+        return LayoutFit((), (reshape_change(*reference_shape),))
+    if weight and len(reference_shape) == 2 and reference_shape == candidate_shape[::-1]:
+        return LayoutFit((), (transpose_change(1, 0),))
     return None

@@ -24,17 +24,17 @@ from trtdx.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.compare.nouns import Change, Pair
+    from trtdx.compare.nouns import LayoutChange, TensorPair
     from trtdx.host import Host
 
 _JOINS = re.compile(r"sum|concatenate -?\d+|rank \d+|pages \S+")
-_OURS = "reference "
-_PART = re.compile(
+_ON_REFERENCE = "reference "
+_NAME_AND_PART = re.compile(
     r"(.*?)( \(\w+\))?", re.DOTALL
 )  # of a fused tensor of the reference: "h.0.attn.c_attn:out (k)"
 
 
-class Entry(NamedTuple):
+class MappingEntry(NamedTuple):
     """What a reference's tensor is on the other side; nothing if it is to be left out."""
 
     candidate: str | None
@@ -45,10 +45,10 @@ class Entry(NamedTuple):
         return None if self.candidate is None else " | ".join((self.candidate, *self.changes))
 
 
-class Mapping(NamedTuple):
+class TensorMapping(NamedTuple):
     """The tensors of the reference and what they are in the candidate."""
 
-    entries: dict[str, Entry]
+    entries: dict[str, MappingEntry]
 
     @property
     def text(self) -> str:
@@ -57,28 +57,30 @@ class Mapping(NamedTuple):
         written: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
         return written if plain else ""
 
-    def applied(self, ours: Iterable[str], theirs: Iterable[str]) -> dict[str, Entry]:
+    def resolve_names(
+        self, reference_names: Iterable[str], candidate_names: Iterable[str]
+    ) -> dict[str, MappingEntry]:
         """Return an entry for each name of the reference that the mapping tells of.
 
         Raises:
             UnknownNameError: one of the sides has no tensor of such a name; it has the nearest.
         """
-        known, others = list(ours), set(theirs)
-        entries: dict[str, Entry] = {}
+        known, others = list(reference_names), set(candidate_names)
+        entries: dict[str, MappingEntry] = {}
         for key, entry in self.entries.items():
-            name, part = _PART.fullmatch(key).groups("")  # type: ignore[union-attr]
-            hits = list(_filled(name, known))
+            name, part = _NAME_AND_PART.fullmatch(key).groups("")  # type: ignore[union-attr]
+            hits = list(_match_stars(name, known))
             if not hits:
                 raise UnknownNameError("tensor of the reference", name, known)
             for hit, stars in hits:
-                candidate = entry.candidate and _with(entry.candidate, stars)
+                candidate = entry.candidate and _fill_stars(entry.candidate, stars)
                 if candidate is not None and candidate not in others:
                     raise UnknownNameError("tensor of the candidate", candidate, others)
-                entries[hit + part] = Entry(candidate, entry.changes)
+                entries[hit + part] = MappingEntry(candidate, entry.changes)
         return entries
 
 
-def _filled(pattern: str, names: Iterable[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
+def _match_stars(pattern: str, names: Iterable[str]) -> Iterable[tuple[str, tuple[str, ...]]]:
     parts = re.compile("([^.:]*)".join(map(re.escape, pattern.split("*"))))
     for name in names:
         match = parts.fullmatch(name)
@@ -86,7 +88,7 @@ def _filled(pattern: str, names: Iterable[str]) -> Iterable[tuple[str, tuple[str
             yield name, match.groups()
 
 
-def _with(pattern: str, stars: tuple[str, ...]) -> str:
+def _fill_stars(pattern: str, stars: tuple[str, ...]) -> str:
     pieces = pattern.split("*")
     if len(pieces) - 1 > len(stars):
         raise InputError(f"{pattern!r} has more stars than the reference's name")
@@ -95,7 +97,7 @@ def _with(pattern: str, stars: tuple[str, ...]) -> str:
     )
 
 
-def parse_mapping(text: str, file: str = "the mapping") -> Mapping:
+def parse_mapping(text: str, file: str = "the mapping") -> TensorMapping:
     """Return the mapping that a file states.
 
     Raises:
@@ -110,12 +112,12 @@ def parse_mapping(text: str, file: str = "the mapping") -> Mapping:
         raise InputError(
             f"{file} is not a mapping", fix="write a line for each tensor: REFERENCE: CANDIDATE | CHANGE"
         )
-    return Mapping({str(name): _entry(str(name), value, file) for name, value in data.items()})
+    return TensorMapping({str(name): _parse_entry(str(name), value, file) for name, value in data.items()})
 
 
-def _entry(name: str, value: object, file: str) -> Entry:
+def _parse_entry(name: str, value: object, file: str) -> MappingEntry:
     if value is None:
-        return Entry(None)
+        return MappingEntry(None)
     if not isinstance(value, str) or not value.strip():
         raise InputError(
             f"{file}: {name} is mapped to {value!r}", fix="name a tensor of the candidate, or null"
@@ -123,11 +125,11 @@ def _entry(name: str, value: object, file: str) -> Entry:
     candidate, *changes = (part.strip() for part in value.split(" | "))
     for change in changes:
         if not _JOINS.fullmatch(change):
-            parse_change(change.removeprefix(_OURS))
-    return Entry(candidate, tuple(changes))
+            parse_change(change.removeprefix(_ON_REFERENCE))
+    return MappingEntry(candidate, tuple(changes))
 
 
-def read_mapping(host: Host, path: str) -> Mapping:
+def read_mapping(host: Host, path: str) -> TensorMapping:
     """Return the mapping in a file."""
     try:
         with host.open(path) as stream:
@@ -140,43 +142,47 @@ def read_mapping(host: Host, path: str) -> Mapping:
         raise InputError(f"{path} is not text") from err
 
 
-def mapping_of(pairs: Iterable[Pair], asked: dict[str, Entry] | None = None) -> Mapping:
+def mapping_from_pairs(
+    pairs: Iterable[TensorPair], stated: dict[str, MappingEntry] | None = None
+) -> TensorMapping:
     """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor.
 
     What a mapping stated before stays.
     """
-    entries = dict(asked or {})
+    entries = dict(stated or {})
     for pair in pairs:
         if pair.name in entries:
             continue
         join = pair.candidate.join
         changes = (
-            *(f"{_OURS}{change.text}" for change in pair.reference.changes),
+            *(f"{_ON_REFERENCE}{change.text}" for change in pair.reference.changes),
             *(change.text for change in pair.candidate.changes),
             *([join] if _JOINS.fullmatch(join) else []),
-            *(change.text for change in pair.candidate.after),
+            *(change.text for change in pair.candidate.joined_changes),
         )
-        entries[pair.name] = Entry(pair.candidate.first.name, changes)
-    return Mapping(entries)
+        entries[pair.name] = MappingEntry(pair.candidate.first.name, changes)
+    return TensorMapping(entries)
 
 
-class Asked(NamedTuple):
+class RequestedLayout(NamedTuple):
     """What is to be done with a match's tensors before anything else."""
 
-    ours: tuple[Change, ...] = ()
-    theirs: tuple[Change, ...] = ()
+    reference_changes: tuple[LayoutChange, ...] = ()
+    candidate_changes: tuple[LayoutChange, ...] = ()
     join: str = ""  # that a mapping asks for
     rank: int | None = None
     pages: str = ""
 
 
-def asked_by(changes: tuple[str, ...]) -> Asked:
+def parse_requested_layout(changes: tuple[str, ...]) -> RequestedLayout:
     """Return what the texts in a mapping ask for."""
-    requested = Asked()
+    requested = RequestedLayout()
     for text in changes:
         word, _, rest = text.partition(" ")
         if word == "reference":
-            requested = requested._replace(ours=(*requested.ours, parse_change(rest)))
+            requested = requested._replace(
+                reference_changes=(*requested.reference_changes, parse_change(rest))
+            )
         elif word in ("sum", "concatenate"):
             requested = requested._replace(join=text)
         elif word == "rank":
@@ -184,5 +190,7 @@ def asked_by(changes: tuple[str, ...]) -> Asked:
         elif word == "pages":
             requested = requested._replace(pages=rest)
         elif word not in ("columns", "mask", "regroup"):  # done again wherever they are needed
-            requested = requested._replace(theirs=(*requested.theirs, parse_change(text)))
+            requested = requested._replace(
+                candidate_changes=(*requested.candidate_changes, parse_change(text))
+            )
     return requested

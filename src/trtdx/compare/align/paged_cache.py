@@ -6,35 +6,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trtdx.compare.align.layouts import HEADS_FIRST, TOKENS_FIRST, Fit, transpose
-from trtdx.compare.nouns import Aligned, Pair, TokenRows
+from trtdx.compare.align.layouts import HEADS_FIRST, TOKENS_FIRST, LayoutFit, transpose_change
+from trtdx.compare.nouns import AlignedTensor, TensorPair, TokenRows
 
 if TYPE_CHECKING:
-    from trtdx.capture.store.reader import Record
-    from trtdx.compare.align.matching import Match
-    from trtdx.compare.align.positions import Matching
-    from trtdx.compare.align.side_tensors import Reading
+    from trtdx.capture.store.reader import TensorRecord
+    from trtdx.compare.align.name_matching import NameMatch
+    from trtdx.compare.align.side_tensors import SideTensors
+    from trtdx.compare.align.token_positions import TokenMatching
     from trtdx.compare.nouns import Array
 
 
 TABLES = ("block_tables", "block_table", "page_table", "page_tables", "kv_page_table", "kv_block_table")
 
 
-def table_at(reading: Reading, step: int, named: str = "") -> Array | None:
+def read_page_table(side: SideTensors, step: int, table_name: str = "") -> Array | None:
     """Return which pages hold each sequence: [sequences, pages]."""
-    table = reading.value(step, *([named] if named else TABLES))
+    table = side.kept_value(step, *([table_name] if table_name else TABLES))
     return table if table is not None and table.ndim == 2 and table.dtype.kind in "iu" else None
 
 
-def page_rows(
-    tokens: Matching,
+def pair_with_pages(
+    tokens: TokenMatching,
     step: int,
-    records: tuple[Record, ...],
-    group: tuple[Record, ...],
+    records: tuple[TensorRecord, ...],
+    group: tuple[TensorRecord, ...],
     table: Array,
     form: str,
-    match: Match,
-) -> Pair | str:
+    match: NameMatch,
+) -> TensorPair | str:
     """Return a pair of a step's new keys or values and the slots of the pages that hold them.
 
     Pages are [pages, heads, slots, size] or [pages, slots, heads, size]; heads are those of the reference, or a rank's
@@ -49,7 +49,7 @@ def page_rows(
     if not first and shape[2] not in (heads, share):
         return f"pages of shape {list(shape)} against {list(reference_shape)}: heads are {heads}"
     slots = shape[2 if first else 1]
-    which = tokens.keys(step)
+    which = tokens.comparable_rows(step)
     if which is None:
         return ""
     rows, keys = which
@@ -59,18 +59,21 @@ def page_rows(
     numbers = table[keys[:, 0], page].astype(np.int64)
     if len(numbers) and (int(numbers.min()) < 0 or int(numbers.max()) >= shape[0]):
         return f"the page table names page {int(numbers.max())}, and there are {shape[0]}"
-    fits = _together(form == HEADS_FIRST, first)
+    fits = _fit_heads(form == HEADS_FIRST, first)
     sharded = len(group) > 1 and shape[1 if first else 2] * len(group) == heads
     candidate_records = group if sharded else group[:1]
     join = "concatenate -1" if len(candidate_records) > 1 else ""
     where = TokenRows(rows, numbers * slots + slot, keys[:, 0], keys[:, 1])
-    reference, candidate = Aligned(records[:1], "", fits.ours), Aligned(candidate_records, join, fits.theirs)
-    pair = Pair(match.name, step, reference, candidate, match.how, fits.axis)
+    reference, candidate = (
+        AlignedTensor(records[:1], "", fits.reference_changes),
+        AlignedTensor(candidate_records, join, fits.candidate_changes),
+    )
+    pair = TensorPair(match.name, step, reference, candidate, match.matched_by, fits.token_axis)
     return pair._replace(tokens=where, note="the candidate's are in pages")
 
 
-def _together(our_heads_first: bool, their_heads_first: bool) -> Fit:
-    if our_heads_first == their_heads_first:
-        return Fit((), (), 2 if our_heads_first else 1)
-    turned = (transpose(0, 2, 1, 3),)
-    return Fit(turned, (), 1) if our_heads_first else Fit((), turned, 1)
+def _fit_heads(reference_heads_first: bool, candidate_heads_first: bool) -> LayoutFit:
+    if reference_heads_first == candidate_heads_first:
+        return LayoutFit((), (), 2 if reference_heads_first else 1)
+    turned = (transpose_change(0, 2, 1, 3),)
+    return LayoutFit(turned, (), 1) if reference_heads_first else LayoutFit((), turned, 1)

@@ -13,51 +13,51 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.capture.store.reader import Record
+    from trtdx.capture.store.reader import TensorRecord
 
 
-class Way(NamedTuple):
+class ShardJoin(NamedTuple):
     """How the records of several ranks are one tensor."""
 
-    which: tuple[int, ...]  # of the records
+    indices: tuple[int, ...]  # of the records
     join: str = ""
     columns: int = 0  # to be kept of what is joined; 0: all
 
 
-class Ranks(NamedTuple):
+class RankContents(NamedTuple):
     """What the ranks of one side hold of a tensor."""
 
     widths: tuple[int, ...]  # numbers of a token, on each rank
     hashes: tuple[str, ...]
 
     @property
-    def equal(self) -> bool:
+    def are_copies(self) -> bool:
         return len(set(self.hashes)) == 1
 
 
-def ranks_of(records: Sequence[Record], width_of: Sequence[int]) -> Ranks:
-    return Ranks(tuple(width_of), tuple(record.statistics.hash for record in records))
+def rank_contents(records: Sequence[TensorRecord], widths: Sequence[int]) -> RankContents:
+    return RankContents(tuple(widths), tuple(record.statistics.hash for record in records))
 
 
-def way(ranks: Ranks, wanted: int, *, partial: bool, trims: bool) -> Way | None:
+def plan_join(ranks: RankContents, width: int, *, partial: bool, trims: bool) -> ShardJoin | None:
     """Return how ranks make a tensor of a width; none where they do not.
 
     Each rank may hold a `partial` sum. What is wider is padded where it `trims`: a vocabulary.
     """
     widths, total, everything = ranks.widths, sum(ranks.widths), tuple(range(len(ranks.widths)))
-    if set(widths) == {wanted}:
-        if len(widths) > 1 and partial and not ranks.equal:
-            return Way(everything, "sum")
-        return Way((usual_rank(ranks.hashes),))
-    if total == wanted:
-        return Way(everything, "concatenate -1")
-    distinct = wanted // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
+    if set(widths) == {width}:
+        if len(widths) > 1 and partial and not ranks.are_copies:
+            return ShardJoin(everything, "sum")
+        return ShardJoin((usual_rank(ranks.hashes),))
+    if total == width:
+        return ShardJoin(everything, "concatenate -1")
+    distinct = width // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
     if (
-        distinct and wanted % widths[0] == 0 and len(widths) % distinct == 0
+        distinct and width % widths[0] == 0 and len(widths) % distinct == 0
     ):  # heads of which several ranks have one
-        return Way(everything[:: len(widths) // distinct], "concatenate -1")
-    if trims and total > wanted and (len(widths) == 1 or widths[0] < wanted):
-        return Way(everything, "concatenate -1" if len(widths) > 1 else "", columns=wanted)
+        return ShardJoin(everything[:: len(widths) // distinct], "concatenate -1")
+    if trims and total > width and (len(widths) == 1 or widths[0] < width):
+        return ShardJoin(everything, "concatenate -1" if len(widths) > 1 else "", columns=width)
     return None
 
 
@@ -66,38 +66,40 @@ def usual_rank(hashes: Sequence[str]) -> int:
     return hashes.index(Counter(hashes).most_common(1)[0][0])
 
 
-def ways(ours: Ranks, theirs: Ranks, *, partial: bool, trims: bool) -> tuple[Way, Way] | None:
+def plan_joins(
+    reference: RankContents, candidate: RankContents, *, partial: bool, trims: bool
+) -> tuple[ShardJoin, ShardJoin] | None:
     """Return how the ranks of both sides make tensors of the same width."""
-    full = [ours.widths[0], sum(ours.widths), theirs.widths[0], sum(theirs.widths)]
-    if len(ours.widths) > 1 and not ours.equal and not partial:
+    full = [reference.widths[0], sum(reference.widths), candidate.widths[0], sum(candidate.widths)]
+    if len(reference.widths) > 1 and not reference.are_copies and not partial:
         full = [full[1], full[0], *full[2:]]
     for width in dict.fromkeys(full):
         both = (
-            way(ours, width, partial=partial, trims=trims),
-            way(theirs, width, partial=partial, trims=trims),
+            plan_join(reference, width, partial=partial, trims=trims),
+            plan_join(candidate, width, partial=partial, trims=trims),
         )
         if both[0] is not None and both[1] is not None:
             return both[0], both[1]
     return None
 
 
-def odd_ranks(records: Sequence[Record]) -> list[Record]:
+def odd_ranks(records: Sequence[TensorRecord]) -> list[TensorRecord]:
     """Return one record of each content that is not the usual one."""
     hashes = [record.statistics.hash for record in records]
     usual = hashes[usual_rank(hashes)]
-    odd: dict[str, Record] = {}
+    odd: dict[str, TensorRecord] = {}
     for record in records:
         if record.statistics.hash != usual:
             odd.setdefault(record.statistics.hash, record)
     return list(odd.values())
 
 
-def axis_of_shards(ours: tuple[int, ...], theirs: Sequence[tuple[int, ...]]) -> int | None:
+def shard_axis(whole_shape: tuple[int, ...], shard_shapes: Sequence[tuple[int, ...]]) -> int | None:
     """Return the axis along which shards of a tensor without tokens, a weight, make the whole one."""
-    if any(len(shape) != len(ours) for shape in theirs):
+    if any(len(shape) != len(whole_shape) for shape in shard_shapes):
         return None
-    for axis, size in enumerate(ours):
-        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in (ours, *theirs)}
-        if len(rest) == 1 and sum(shape[axis] for shape in theirs) == size:
+    for axis, size in enumerate(whole_shape):
+        rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in (whole_shape, *shard_shapes)}
+        if len(rest) == 1 and sum(shape[axis] for shape in shard_shapes) == size:
             return axis
     return None

@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.layer_paths import LAYERS, layer_of, layers_in
+from trtdx.compare.layer_paths import LAYERS, count_layers, layer_number
 from trtdx.tensors.cache_names import cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trtdx.capture.store.reader import Capture, Record
+    from trtdx.capture.store.reader import Capture, TensorRecord
     from trtdx.compare.nouns import Array
     from trtdx.tensors.taps import Place
 
 
-_LOCAL = re.compile(rf"((?:^|\.){LAYERS}\.)(\d+)(?=\.|:|$|_)")
+_LAYER_INDEX = re.compile(rf"((?:^|\.){LAYERS}\.)(\d+)(?=\.|:|$|_)")
 
 
-class Named(NamedTuple):
+class NamedTensor(NamedTuple):
     """A name of a side: where it is, and its records at the first step that has something of it."""
 
     name: str
     place: Place
     step: int
-    records: tuple[Record, ...]
+    records: tuple[TensorRecord, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,7 +38,7 @@ class Named(NamedTuple):
         return "b" if dtype == "bool" else "i" if dtype.startswith(("int", "uint")) else "f"
 
 
-class Reading:
+class SideTensors:
     """The records of one side, indexed once."""
 
     def __init__(self, capture: Capture, *, layers: int = 0) -> None:
@@ -48,33 +48,35 @@ class Reading:
         """
         self.capture, self.notes = capture, list[str]()
         self.architecture = str(capture.header.details.get("architecture", ""))
-        self.steps: dict[int, dict[str, tuple[Record, ...]]] = {}
-        self._stages(layers)
-        self._index()
-        self.named = self._named()
+        self.steps: dict[int, dict[str, tuple[TensorRecord, ...]]] = {}
+        self._find_pipeline_stages(layers)
+        self._index_records()
+        self.by_name = self._collect_tensors()
 
-    def _index(self) -> None:
-        by_step: dict[int, dict[str, dict[int, Record]]] = {}
+    def _index_records(self) -> None:
+        by_step: dict[int, dict[str, dict[int, TensorRecord]]] = {}
         for rank in self.capture.ranks:
             offset = self.offsets.get(rank, 0)
             names: dict[Place, str] = {}
             for record in self.capture.records(rank=rank):
                 name = names.get(record.place)
                 if name is None:
-                    name = names[record.place] = _moved(record.place.name, offset)
+                    name = names[record.place] = _offset_layer(record.place.name, offset)
                 here = by_step.setdefault(record.step, {}).setdefault(name, {})
                 before = here.get(rank)
                 if before is None or (record.kept and not before.kept):
                     here[rank] = record
         for step in sorted(by_step):
             tensors = {name: tuple(records.values()) for name, records in by_step[step].items()}
-            self.steps[step] = {name: tensors[name] for name in flow_order(list(tensors))}
+            self.steps[step] = {name: tensors[name] for name in sort_by_data_flow(list(tensors))}
 
-    def _stages(self, layers: int) -> None:
+    def _find_pipeline_stages(self, layers: int) -> None:
         """Find out whether the stages of a pipeline number their layers from 0 each."""
         self.offsets: dict[int, int] = {}
         ranks = self.capture.ranks
-        counts = {rank: layers_in(place.path for place in self.capture.files(rank).places) for rank in ranks}
+        counts = {
+            rank: count_layers(place.path for place in self.capture.files(rank).places) for rank in ranks
+        }
         layer_count = max(counts.values(), default=0)
         self.layers = layer_count
         if len(ranks) < 2 or not layer_count or layers <= layer_count or layers % layer_count:
@@ -89,33 +91,33 @@ class Reading:
             f"those of stage 1 are taken as layers {layer_count} to {2 * layer_count - 1}, and so on"
         )
 
-    def _named(self) -> dict[str, Named]:
-        named: dict[str, Named] = {}
+    def _collect_tensors(self) -> dict[str, NamedTensor]:
+        named: dict[str, NamedTensor] = {}
         for step, tensors in self.steps.items():
             for name, records in tensors.items():
                 before = named.get(name)
                 if before is None or _is_empty(before.records) > _is_empty(records):  # as a cache is at first
                     place = records[0].place
                     offset = self.offsets.get(records[0].rank, 0)
-                    path, tensor = _moved(place.path, offset), _moved(place.tensor, offset)
+                    path, tensor = _offset_layer(place.path, offset), _offset_layer(place.tensor, offset)
                     place = place._replace(path=path, tensor=tensor)
-                    named[name] = Named(name, place, step, records)
+                    named[name] = NamedTensor(name, place, step, records)
         return named
 
-    def reorder(self, key: Callable[[str], Any]) -> None:
+    def reorder_steps(self, key: Callable[[str], Any]) -> None:
         """Put the tensors of each step in another order."""
         self.steps = {
             step: {name: tensors[name] for name in sorted(tensors, key=key)}
             for step, tensors in self.steps.items()
         }
 
-    def of(self, name: str) -> Iterator[tuple[int, tuple[Record, ...]]]:
+    def steps_with(self, name: str) -> Iterator[tuple[int, tuple[TensorRecord, ...]]]:
         """Yield the steps that have a name, and its records there."""
         for step, tensors in self.steps.items():
             if name in tensors:
                 yield step, tensors[name]
 
-    def value(self, step: int, *names: str) -> Array | None:
+    def kept_value(self, step: int, *names: str) -> Array | None:
         """Return the values of the first of some names that a step kept."""
         for name in names:
             for record in self.steps.get(step, {}).get(name, ()):
@@ -124,22 +126,26 @@ class Reading:
         return None
 
 
-def _is_empty(records: tuple[Record, ...]) -> bool:
+def _is_empty(records: tuple[TensorRecord, ...]) -> bool:
     return not any(record.statistics.elements for record in records)
 
 
-def _moved(name: str, offset: int) -> str:
+def _offset_layer(name: str, offset: int) -> str:
     """Return a name with its layer counted from the pipeline's beginning."""
-    return _LOCAL.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1) if offset else name
+    return (
+        _LAYER_INDEX.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1)
+        if offset
+        else name
+    )
 
 
-def flow_order(names: list[str]) -> list[str]:
+def sort_by_data_flow(names: list[str]) -> list[str]:
     """Return names in data-flow order: as captured, but the cache where its layer fills it, not where it is handed out.
 
     It is filled before the attention's values go through its output projection: what enters that, or leaves it where only
     outputs were kept, is the first tensor of the layer that depends on it.
     """
-    caches = {name: key.split(".")[0] for name in names if (key := _cache_of(name))}
+    caches = {name: key.split(".")[0] for name in names if (key := _cache_part(name))}
     if not caches:
         return names
     ordered: list[str] = []
@@ -147,7 +153,7 @@ def flow_order(names: list[str]) -> list[str]:
     for name in names:
         if name in caches:
             continue
-        layer = layer_of(name.partition(":")[0])
+        layer = layer_number(name.partition(":")[0])
         if layer is not None and _is_after_cache(name):
             ready = [cache for cache, number in waiting.items() if number == str(layer)]
             ordered += ready
@@ -157,14 +163,14 @@ def flow_order(names: list[str]) -> list[str]:
     return ordered + list(waiting)
 
 
-_AFTER = re.compile(
+_AFTER_CACHE = re.compile(
     r"(?:\.(?:o_proj|dense|out_proj|c_proj|wo):(?:in|out)|\.(?:self_attn|attention|attn|self_attention):out|\.\d+:out)$"
 )
 
 
 def _is_after_cache(name: str) -> bool:
-    return bool(_AFTER.search(name))
+    return bool(_AFTER_CACHE.search(name))
 
 
-def _cache_of(name: str) -> str:
+def _cache_part(name: str) -> str:
     return cache_key(name.removeprefix(":out.").removesuffix(":new"))

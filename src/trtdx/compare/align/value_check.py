@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.capture.store.reader import Capture
-    from trtdx.compare.nouns import Aligned, Array, Pair
+    from trtdx.compare.nouns import AlignedTensor, Array, TensorPair
 
 
-ROWS = 16
+SAMPLE_ROWS = 16
 BAD, GOOD = 0.3, 0.1  # relative distances: more than precision does, and what it may do at some depth
 MOST_ORDERS = 24
 
 
-def error(pair: Pair, reference: Capture, candidate: Capture) -> float:
+def pair_value_error(pair: TensorPair, reference: Capture, candidate: Capture) -> float:
     """Return how far the two of a pair are apart in a few rows, relative to the reference; infinite if nobody can tell."""
-    if not pair.kept:
+    if not pair.has_values:
         return math.inf
     try:
         reference_rows, candidate_rows = rows_of_pair(pair, reference, candidate)
         count = len(pair.tokens) if pair.tokens else min(reference_rows.count, candidate_rows.count)
-        some = np.unique(np.linspace(0, count - 1, min(count, ROWS)).astype(np.int64))
+        some = np.unique(np.linspace(0, count - 1, min(count, SAMPLE_ROWS)).astype(np.int64))
         one = reference_rows.take(pair.tokens.reference[some] if pair.tokens else some).astype(np.float64)
         other = candidate_rows.take(pair.tokens.candidate[some] if pair.tokens else some).astype(np.float64)
     except (ValueError, IndexError, CaptureError):
         return math.inf
-    return distance(one, other)
+    return relative_distance(one, other)
 
 
-def distance(one: Array, other: Array) -> float:
+def relative_distance(one: Array, other: Array) -> float:
     if one.shape != other.shape:
         return math.inf
     finite = np.isfinite(one) & np.isfinite(other)
@@ -47,7 +47,7 @@ def distance(one: Array, other: Array) -> float:
     return apart / size if size else 0.0 if not apart else math.inf
 
 
-def other_orders(aligned: Aligned) -> Iterator[tuple[str, Aligned]]:
+def other_rank_orders(aligned: AlignedTensor) -> Iterator[tuple[str, AlignedTensor]]:
     """Yield a tensor of several shards with them in another order, and which."""
     if not aligned.join.startswith("concatenate") or len({record.step for record in aligned.records}) > 1:
         return

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trtdx.compare.attribute.run import Suspect, attribute, cause, degree
+from trtdx.compare.attribute.run import Suspect, choose_cause, explanation_degree, find_causes
 
-__all__ = ["Suspect", "attribute", "cause", "degree"]
+__all__ = ["Suspect", "choose_cause", "explanation_degree", "find_causes"]

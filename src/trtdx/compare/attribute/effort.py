@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trtdx.errors import InputError
 
-SECONDS = {"quick": 10.0, "normal": 60.0, "thorough": math.inf}
+EFFORT_SECONDS = {"quick": 10.0, "normal": 60.0, "thorough": math.inf}
 
 
 class Effort(NamedTuple):
@@ -21,13 +21,13 @@ class Effort(NamedTuple):
         return time.monotonic() + self.seconds
 
 
-NORMAL = Effort(SECONDS["normal"])
+NORMAL_EFFORT = Effort(EFFORT_SECONDS["normal"])
 
 
 def parse_effort(text: str) -> Effort:
     """Return what "quick", "normal", "thorough" or a number of seconds means."""
-    if text in SECONDS:
-        return Effort(SECONDS[text])
+    if text in EFFORT_SECONDS:
+        return Effort(EFFORT_SECONDS[text])
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError:

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.torch.hooks import tensors_in
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.hooks import iterate_tensors
+from trtdx.engines.torch.lazy_import import torch
 from trtdx.engines.torch.replay import named_outputs
 from trtdx.tensors.taps import Place
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     Tensor = Any
     Outputs = dict[str, Tensor]
 
-MOST_EXACT = 40_000_000  # weights that are computed in float64; more in float32
-HOOKS = tuple(
+MOST_FLOAT64_WEIGHTS = 40_000_000  # weights that are computed in float64; more in float32
+HOOK_ATTRIBUTES = tuple(
     f"_forward_{kind}" for kind in ("hooks", "pre_hooks", "hooks_with_kwargs", "pre_hooks_with_kwargs")
 )
 
 
 @contextmanager
-def put(owner: Any, **values: Any) -> Iterator[None]:
+def override_attributes(owner: Any, **values: Any) -> Iterator[None]:
     """Give a module other weights or attributes inside the block."""
     before = {}
     for name, value in values.items():
@@ -49,11 +49,11 @@ def put(owner: Any, **values: Any) -> Iterator[None]:
 
 
 @contextmanager
-def giving(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
+def transform_output(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
     """Let what leaves a module be `change(first input, first output)` inside the block."""
 
     def after(_: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        first = next((tensor for _, _, tensor in tensors_in(args, kwargs)), None)
+        first = next((tensor for _, _, tensor in iterate_tensors(args, kwargs)), None)
         if isinstance(result, tuple):
             return (change(first, result[0]), *result[1:])
         return change(first, result)
@@ -65,17 +65,17 @@ def giving(module: Any, change: Callable[[Any, Any], Any]) -> Iterator[None]:
         hook.remove()
 
 
-def real(tensor: Tensor) -> Tensor:
+def view_as_real(tensor: Tensor) -> Tensor:
     """Return complex numbers as pairs of real ones."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def copied(module: Any, dtype: Any) -> Any:
+def copy_in_dtype(module: Any, dtype: Any) -> Any:
     """Return a copy of a module in another type, without its hooks."""
     memo: dict[int, Any] = {
         id(getattr(submodule, name)): OrderedDict()
         for submodule in module.modules()
-        for name in HOOKS
+        for name in HOOK_ATTRIBUTES
         if hasattr(submodule, name)
     }
     module_copy = copy.deepcopy(module, memo).to(dtype).eval().requires_grad_(False)
@@ -97,17 +97,17 @@ def scale_output(factor: float) -> Callable[[Any, Any], Any]:
     return lambda _, output: output * factor
 
 
-def keeping(seen: Outputs, path: str, entering: bool) -> Callable[..., None]:
+def capture_hook(captured: Outputs, path: str, captures_inputs: bool) -> Callable[..., None]:
     calls = 0
 
     def after(_: Any, args: Any, kwargs: Any, result: Any) -> None:
         nonlocal calls
         called = f"{path}#{calls}" if calls else path  # as captures name the second call of a module
         calls += 1
-        if not entering:
-            seen.update(named_outputs(called, result))
+        if not captures_inputs:
+            captured.update(named_outputs(called, result))
             return
-        for number, name, tensor in tensors_in(args, kwargs):
-            seen[Place(called, "in", number, name).name] = tensor
+        for number, name, tensor in iterate_tensors(args, kwargs):
+            captured[Place(called, "in", number, name).name] = tensor
 
     return after

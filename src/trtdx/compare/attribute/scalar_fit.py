@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trtdx.compare.attribute.experiment import Bench, Outputs
+    from trtdx.compare.attribute.module_bench import ModuleBench, Outputs
 
-PROMISING = 0.15  # share from which a search goes on
+PROMISING_SHARE = 0.15  # share from which a search goes on
 MOST_BEYOND = 4  # values that are tried beyond the ends of a grid
 
 
-def best(
-    bench: Bench,
+def fit_scalar(
+    bench: ModuleBench,
     values: Iterable[float],
     outputs: Callable[[float], Outputs],
     *,
@@ -38,11 +38,11 @@ def best(
 
     def wrong(value: float) -> float:
         if value not in known:
-            known[value] = bench.error(outputs(value))
+            known[value] = bench.squared_error(outputs(value))
         return known[value]
 
     first = min(grid, key=wrong)
-    if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING:
+    if 1 - known[first] / max(bench.residual, 1e-300) < PROMISING_SHARE:
         return first, outputs(first)
     # What is best at an end may be better beyond it.
     for _ in range(MOST_BEYOND if logarithmic and grid[0] > 0 else 0):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.judge.exact_types import HIDDEN
-from trtdx.engines.torch.lazy import torch
-from trtdx.engines.torch.replay import Prepared, prepared
+from trtdx.compare.judge.exact_types import HIDDEN_SCORE
+from trtdx.engines.torch.lazy_import import torch
+from trtdx.engines.torch.replay import PreparedCall, prepare_call
 from trtdx.engines.torch.values import tensor_from_array
 
 if TYPE_CHECKING:
@@ -44,52 +44,56 @@ class Suspect(NamedTuple):
     reference_inputs: Mapping[str, Array] = {}
     candidate_inputs: Mapping[str, Array] = {}
     candidate_outputs: Mapping[str, Array] = {}
-    counts: Array | None = None
+    counted_tokens: Array | None = None
     dtype: str = ""
-    again: Callable[[], Mapping[str, Array]] | None = None
+    rerun_candidate: Callable[[], Mapping[str, Array]] | None = None
     call: int = 0
     masks: Mapping[str, tuple[Array, Array]] = {}
 
 
-def prepared_from(suspect: Suspect, engine: Any) -> Prepared:
+def prepare_suspect_module(suspect: Suspect, engine: Any) -> PreparedCall:
     """Return the module ready to be called: with the candidate's inputs where they are known, else the reference's."""
-    reference_inputs = {_short(name, suspect.path): array for name, array in suspect.reference_inputs.items()}
-    candidate_inputs = {_short(name, suspect.path): array for name, array in suspect.candidate_inputs.items()}
+    reference_inputs = {
+        _strip_path(name, suspect.path): array for name, array in suspect.reference_inputs.items()
+    }
+    candidate_inputs = {
+        _strip_path(name, suspect.path): array for name, array in suspect.candidate_inputs.items()
+    }
     dtypes = {name: info.dtype for name, info in engine.entering(suspect.path, suspect.call).items()}
     tensors = {}
     for name in reference_inputs or candidate_inputs:
         array = candidate_inputs.get(name)
         if array is None or (name in reference_inputs and array.shape != reference_inputs[name].shape):
             array = reference_inputs[name]
-        tensors[name] = _as_wanted(array, dtypes.get(name, ""))
+        tensors[name] = _tensor_in_dtype(array, dtypes.get(name, ""))
     tensors |= {
-        name: _as_wanted(candidate_inputs[name], dtypes.get(name, ""))
+        name: _tensor_in_dtype(candidate_inputs[name], dtypes.get(name, ""))
         for name in candidate_inputs
         if name.startswith("past.")
     }
     tensors = {
         name: tensor for name, tensor in tensors.items() if not name.startswith("past.") or name in dtypes
     }
-    return prepared(engine, suspect.path, tensors, call=suspect.call, step=suspect.step)
+    return prepare_call(engine, suspect.path, tensors, call=suspect.call, step=suspect.step)
 
 
-def _short(name: str, path: str) -> str:
+def _strip_path(name: str, path: str) -> str:
     return name[len(path) + 1 :] if name.startswith(f"{path}:") else name
 
 
-def _as_wanted(array: Array, dtype: str) -> Any:
+def _tensor_in_dtype(array: Array, dtype: str) -> Any:
     tensor = tensor_from_array(array)
     if tensor.dtype == torch.bool and "float" in dtype:  # a mask of truth values, and one to add
         mask = torch.zeros(tensor.shape, dtype=getattr(torch, dtype))
         return mask.masked_fill(~tensor, torch.finfo(mask.dtype).min)
     if dtype == "bool" and tensor.is_floating_point():
-        return tensor > HIDDEN
+        return tensor > HIDDEN_SCORE
     if dtype and tensor.is_floating_point():
         return tensor.to(getattr(torch, dtype))
     return tensor
 
 
-def dtype_of_candidate(suspect: Suspect) -> str:
+def candidate_compute_dtype(suspect: Suspect) -> str:
     """Return what the candidate computes in."""
     if suspect.dtype:
         return suspect.dtype

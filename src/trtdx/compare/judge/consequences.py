@@ -4,41 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.pair_rows import arrays
-from trtdx.compare.judge.error_model import role
+from trtdx.compare.align.pair_rows import iterate_row_pieces
+from trtdx.compare.judge.error_model import tensor_role
 from trtdx.compare.judge.exact_types import is_mask
-from trtdx.compare.judge.metrics import is_float
-from trtdx.compare.nouns import Verdict
+from trtdx.compare.judge.metrics import is_float_pair
+from trtdx.compare.nouns import PairVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trtdx.compare.nouns import Judged, Pair
+    from trtdx.compare.nouns import JudgedPair, TensorPair
     from trtdx.compare.sides.side import Side
 
-NEAR_TIE = 4.0  # times the error that the precision explains: so near two logits may change places
-SAME_KIND = 4.0  # times as far off as the first: the same tolerated step in another layer
+NEAR_TIE_FACTOR = 4.0  # times the error that the precision explains: so near two logits may change places
+SAME_KIND_FACTOR = 4.0  # times as far off as the first: the same tolerated step in another layer
 
 
-class Answers(NamedTuple):
+class ChangedAnswers(NamedTuple):
     """How many tokens the candidate would choose otherwise, beyond near ties."""
 
     changed: int
     compared: int
 
 
-def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) -> Answers:
+def count_changed_answers(
+    judged_pairs: Sequence[JudgedPair], reference: Side, candidate: Side
+) -> ChangedAnswers:
     """Return for how many tokens the largest logit is another one, where logits are further off than precision explains."""
     import numpy as np
 
     changed = compared = 0
-    for judged_pair in judged:
-        if not _are_logits(judged_pair.pair) or not judged_pair.pair.kept:
+    for judged_pair in judged_pairs:
+        if not _are_logits(judged_pair.pair) or not judged_pair.pair.has_values:
             continue
-        for reference_rows, candidate_rows in arrays(judged_pair.pair, reference, candidate):
+        for reference_rows, candidate_rows in iterate_row_pieces(judged_pair.pair, reference, candidate):
             reference_logits, candidate_logits = reference_rows.astype("f8"), candidate_rows.astype("f8")
             compared += len(reference_logits)
-            if judged_pair.verdict not in (Verdict.WRONG, Verdict.POISONED):
+            if judged_pair.verdict not in (PairVerdict.WRONG, PairVerdict.POISONED):
                 continue
             rows = np.arange(len(reference_logits))
             not_finite = ~np.isfinite(candidate_logits).all(1)
@@ -46,21 +48,21 @@ def answers_changed(judged: Sequence[Judged], reference: Side, candidate: Side) 
                 reference_logits[rows, reference_logits.argmax(1)]
                 - reference_logits[rows, np.nan_to_num(candidate_logits).argmax(1)]
             )
-            tie = NEAR_TIE * judged_pair.expected * np.sqrt((reference_logits**2).mean(1))
+            tie = NEAR_TIE_FACTOR * judged_pair.expected * np.sqrt((reference_logits**2).mean(1))
             changed += int((not_finite | (gap > tie)).sum())
-    return Answers(changed, compared)
+    return ChangedAnswers(changed, compared)
 
 
-def _are_logits(pair: Pair) -> bool:
+def _are_logits(pair: TensorPair) -> bool:
     place = pair.reference.first.place
-    return is_float(pair) and place.port == "out" and "logits" in (place.argument or place.tensor)
+    return is_float_pair(pair) and place.port == "out" and "logits" in (place.argument or place.tensor)
 
 
-def first_not_finite(judged: Sequence[Judged]) -> Judged | None:
+def find_first_not_finite(judged_pairs: Sequence[JudgedPair]) -> JudgedPair | None:
     """Return the first tensor that holds NaN or infinities in the candidate, whatever the reference has; masks may."""
-    for judged_pair in judged:
+    for judged_pair in judged_pairs:
         pair = judged_pair.pair
-        if not is_float(pair) or is_mask(pair):
+        if not is_float_pair(pair) or is_mask(pair):
             continue
         statistics = pair.candidate.first.statistics
         leaves = pair.reference.first.place.port == "out"
@@ -69,23 +71,25 @@ def first_not_finite(judged: Sequence[Judged]) -> Judged | None:
     return None
 
 
-def like_the_first(judged: Sequence[Judged], first: Judged) -> set[tuple[int, str]]:
+def find_same_kind_errors(judged_pairs: Sequence[JudgedPair], first: JudgedPair) -> set[tuple[int, str]]:
     """Return the step and name of what is wrong as the first is: the same tensor of all layers, no more than somewhat worse."""
-    kind, most = role(first.pair.name), SAME_KIND * first.ratio
+    kind, most = tensor_role(first.pair.name), SAME_KIND_FACTOR * first.ratio
     return {
         (judged_pair.pair.step, judged_pair.pair.name)
-        for judged_pair in judged
-        if judged_pair.verdict is Verdict.WRONG
-        and role(judged_pair.pair.name) == kind
+        for judged_pair in judged_pairs
+        if judged_pair.verdict is PairVerdict.WRONG
+        and tensor_role(judged_pair.pair.name) == kind
         and judged_pair.ratio <= most
     }
 
 
-def as_noise(judged: Sequence[Judged], explained: Collection[tuple[int, str]]) -> list[Judged]:
+def tolerate_explained(
+    judged_pairs: Sequence[JudgedPair], explained: Collection[tuple[int, str]]
+) -> list[JudgedPair]:
     """Return the verdicts with what is explained and tolerated taken for noise."""
     return [
-        judged_pair._replace(verdict=Verdict.NOISE, note="explained")
+        judged_pair._replace(verdict=PairVerdict.NOISE, note="explained")
         if (judged_pair.pair.step, judged_pair.pair.name) in explained
         else judged_pair
-        for judged_pair in judged
+        for judged_pair in judged_pairs
     ]

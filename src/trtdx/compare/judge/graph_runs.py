@@ -10,42 +10,47 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.judge.metrics import measure
-from trtdx.compare.judge.onnx_cut import FLOATS, Cut, is_new, written
-from trtdx.compare.judge.onnx_int8 import as_quantised
-from trtdx.compare.nouns import Aligned, Explained, TokenRows
+from trtdx.compare.judge.cut_graph import FLOAT_DTYPES, CutGraph, is_new_cache_part, write_computed_capture
+from trtdx.compare.judge.metrics import measure_pair
+from trtdx.compare.judge.onnx_int8 import quantise_graph_weights
+from trtdx.compare.nouns import AlignedTensor, CauseHypothesis, TokenRows
 from trtdx.errors import TrtdxError
-from trtdx.formats.onnx.dequantise import cached_steps, has_static_steps, in_floats, moved_steps
+from trtdx.formats.onnx.dequantise import (
+    cache_quantisation_steps,
+    dequantise_graph,
+    has_static_steps,
+    steps_quantised_early,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trtdx.capture.store.reader import Record
-    from trtdx.compare.judge.local_replay import Donor
-    from trtdx.compare.judge.metrics import Measured
-    from trtdx.compare.judge.onnx_cut import Given
-    from trtdx.compare.judge.quantised import Quantised
-    from trtdx.compare.nouns import Pair
+    from trtdx.capture.store.reader import TensorRecord
+    from trtdx.compare.judge.cut_graph import StepValues
+    from trtdx.compare.judge.local_replay import TensorDonor
+    from trtdx.compare.judge.metrics import PairMeasurement
+    from trtdx.compare.judge.quantised_modules import QuantisedModules
+    from trtdx.compare.nouns import TensorPair
     from trtdx.compare.sides.side import Side
     from trtdx.formats.onnx.dequantise import Quantiser
 
-    Found = Mapping[tuple[int, str], Record]
+    RecordsByName = Mapping[tuple[int, str], TensorRecord]
 
 
-ROOM = 1.0  # steps beyond the end of a range that rounding may ask for
+CLIPPING_ROOM_STEPS = 1.0  # steps beyond the end of a range that rounding may ask for
 
 
-class Held(NamedTuple):
+class ClippingQuantiser(NamedTuple):
     """A quantiser that holds values at the end of its range."""
 
     quantiser: Quantiser
-    far: float  # steps that the farthest value is beyond
-    values: float  # share of the values that are
-    share: float  # of the squared difference that goes away where nothing is held
+    excess_steps: float  # steps that the farthest value is beyond
+    clipped_share: float  # share of the values that are
+    error_share: float  # of the squared difference that goes away where nothing is held
 
 
-class OwnSteps:
+class QuantiserSteps:
     """What a candidate's own quantisers do by their steps alone, at each pair.
 
     Attributes:
@@ -56,110 +61,131 @@ class OwnSteps:
         self.problem = ""
         self._candidate, self._folder = candidate, folder
         self._sides: tuple[Side, Side] | None = None
-        self._moved: dict[str, float] = {}  # steps of values that are quantised elsewhere than the file says
-        self._cut: Cut | None = None
-        self._found: Given = {}  # what was computed by steps, by step of the run and value
-        self._records: tuple[Found, Found] = ({}, {})
+        self._moved_steps: dict[
+            str, float
+        ] = {}  # steps of values that are quantised elsewhere than the file says
+        self._cut: CutGraph | None = None
+        self._computed_values: StepValues = {}  # what was computed by steps, by step of the run and value
+        self._records: tuple[RecordsByName, RecordsByName] = ({}, {})
 
-    def compute(self, pairs: Sequence[Pair]) -> None:
+    def compute_steps(self, pairs: Sequence[TensorPair]) -> None:
         """Compute the candidate's parts from its own tensors, with steps and without."""
         if self._candidate.spec.kind != "onnx":
             return
         try:
-            self._compute(pairs)
+            self._compute_sides(pairs)
         except (TrtdxError, RuntimeError, ValueError) as err:
             self.problem = str(err)  # an operator that is not known: nothing is expected of it
 
-    def _compute(self, pairs: Sequence[Pair]) -> None:
+    def _compute_sides(self, pairs: Sequence[TensorPair]) -> None:
         path, sides = self._candidate.spec.path, []
-        plain = Cut(path).graph
+        plain = CutGraph(path).graph
         if not has_static_steps(plain):
             return
-        self._moved = cached_steps(plain)
+        self._moved_steps = cache_quantisation_steps(plain)
         if self._candidate.spec.options.get("level", "all") != "none":
-            self._moved |= moved_steps(plain)
+            self._moved_steps |= steps_quantised_early(plain)
         records = {
             (record.step, record.name): record
             for pair in pairs
             for record in pair.candidate.records
-            if record.layout.dtype in FLOATS and record.kept
+            if record.layout.dtype in FLOAT_DTYPES and record.kept
         }
         for name, steps in (("steps-without", False), ("steps-own", True)):
-            cut = Cut(path, partial(in_floats, steps=steps))
+            cut = CutGraph(path, partial(dequantise_graph, steps=steps))
             capture = self._candidate.capture
-            values = cut.values_in(capture, capture.records())
-            borders = cut.values_in(capture, records.values())
-            more = {cut.value_of(record) for record in records.values()} - {""}
-            more |= {quantiser.given for quantiser in cut.changed} if steps else set()
-            computed = cut.run(values, borders, sorted(more))
-            self._cut, self._found = cut, computed
-            sides.append(written(computed, cut, records.values(), self._candidate, self._folder / name))
+            values = cut.captured_values(capture, capture.records())
+            borders = cut.captured_values(capture, records.values())
+            more = {cut.value_of_record(record) for record in records.values()} - {""}
+            more |= {quantiser.given for quantiser in cut.change_result} if steps else set()
+            computed = cut.run_parts(values, borders, sorted(more))
+            self._cut, self._computed_values = cut, computed
+            sides.append(
+                write_computed_capture(computed, cut, records.values(), self._candidate, self._folder / name)
+            )
         self._sides = sides[0], sides[1]
         one, other = (
             {(record.step, record.name): record for record in side.capture.records()} for side in sides
         )
         self._records = one, other
 
-    def explained(self, pair: Pair, wrong: float) -> Explained | None:
+    def explain_clipping(self, pair: TensorPair, squared_error: float) -> CauseHypothesis | None:
         """Return in words that values are held, where some are."""
-        clipped = self.held(pair, wrong)
+        clipped = self.find_clipping_quantiser(pair, squared_error)
         if clipped is None:
             return None
         ends = clipped.quantiser
         limit = f"{ends.low:.5g} to {ends.high:.5g}"
-        values = {"where": f"tensor {ends.made}", "limit": limit, "held": f"{100 * clipped.values:.2g} %"}
-        how = f"computed by the same steps without an end to their range (values go {clipped.far:.3g} steps beyond it)"
-        return Explained("DX947", clipped.share, values | {"tried_in": "in the candidate's graph"}, how)
+        values = {
+            "where": f"tensor {ends.output_name}",
+            "limit": limit,
+            "held": f"{100 * clipped.clipped_share:.2g} %",
+        }
+        how = f"computed by the same steps without an end to their range (values go {clipped.excess_steps:.3g} steps beyond it)"
+        return CauseHypothesis(
+            "DX947", clipped.error_share, values | {"tried_in": "in the candidate's graph"}, how
+        )
 
-    def held(self, pair: Pair, wrong: float) -> Held | None:
+    def find_clipping_quantiser(self, pair: TensorPair, squared_error: float) -> ClippingQuantiser | None:
         """Return the quantiser that holds what a pair is made of at the end of its range the most; none where none does.
 
         Args:
             pair: what is wrong.
-            wrong: its squared difference from the truth.
+            squared_error: its squared difference from the truth.
         """
-        stepped = self._beside(pair)
-        if stepped is None or self._cut is None or not wrong:
+        stepped = self._measure_against_steps(pair)
+        if stepped is None or self._cut is None or not squared_error:
             return None
-        share = min(1.0, stepped.difference.sums.dd / wrong)
-        part = self._cut.made_of(self._cut.value_of(pair.candidate.first))
+        share = min(1.0, stepped.difference.sums.dd / squared_error)
+        part = self._cut.ancestors_of(self._cut.value_of_record(pair.candidate.first))
         clipped = []
-        for quantiser in self._cut.changed:
-            values = self._found.get(pair.step, {}).get(quantiser.given)
+        for quantiser in self._cut.change_result:
+            values = self._computed_values.get(pair.step, {}).get(quantiser.given)
             if quantiser.made in part and values is not None and values.size:
-                out = (values > quantiser.high + ROOM * quantiser.step) | (
-                    values < quantiser.low - ROOM * quantiser.step
+                out = (values > quantiser.high + CLIPPING_ROOM_STEPS * quantiser.step) | (
+                    values < quantiser.low - CLIPPING_ROOM_STEPS * quantiser.step
                 )
                 far = float(
                     max(values.max() - quantiser.high, quantiser.low - values.min(), 0.0) / quantiser.step
                 )
-                clipped.append(Held(quantiser, far, float(out.mean()), share))
-        worst = max(clipped, key=lambda quantiser: quantiser.far, default=None)
-        return worst if worst is not None and worst.far > ROOM and worst.values else None
-
-    def _beside(self, pair: Pair) -> Measured | None:
-        """Return the candidate's own tensor beside the same computed by its steps, without holding."""
-        recomputed = _of(pair.candidate, self._records[1])
-        if self._sides is None or recomputed is None:
-            return None
-        return measure(
-            pair._replace(reference=recomputed, tokens=_own_rows(pair)), self._sides[1], self._candidate
+                clipped.append(ClippingQuantiser(quantiser, far, float(out.mean()), share))
+        worst = max(clipped, key=lambda quantiser: quantiser.excess_steps, default=None)
+        return (
+            worst
+            if worst is not None and worst.excess_steps > CLIPPING_ROOM_STEPS and worst.clipped_share
+            else None
         )
 
-    def at(self, pair: Pair) -> Measured | None:
+    def _measure_against_steps(self, pair: TensorPair) -> PairMeasurement | None:
+        """Return the candidate's own tensor beside the same computed by its steps, without holding."""
+        recomputed = _aligned_from_records(pair.candidate, self._records[1])
+        if self._sides is None or recomputed is None:
+            return None
+        return measure_pair(
+            pair._replace(reference=recomputed, tokens=_candidate_token_rows(pair)),
+            self._sides[1],
+            self._candidate,
+        )
+
+    def measure_step_noise(self, pair: TensorPair) -> PairMeasurement | None:
         """Return how far a pair's tensor is off by steps alone; none where that is not known."""
         import numpy as np
 
         if self._sides is None:
             return None
-        without_steps, with_steps = (_of(pair.candidate, records) for records in self._records)
+        without_steps, with_steps = (
+            _aligned_from_records(pair.candidate, records) for records in self._records
+        )
         if without_steps is None or with_steps is None:
             return None
-        measured = measure(
-            pair._replace(reference=without_steps, candidate=with_steps, tokens=_own_rows(pair)), *self._sides
+        measured = measure_pair(
+            pair._replace(reference=without_steps, candidate=with_steps, tokens=_candidate_token_rows(pair)),
+            *self._sides,
         )
         step = (
-            self._moved.get(self._cut.value_of(pair.candidate.first), 0.0) if self._cut is not None else 0.0
+            self._moved_steps.get(self._cut.value_of_record(pair.candidate.first), 0.0)
+            if self._cut is not None
+            else 0.0
         )
         if step:
             rows = measured.rows.copy()
@@ -169,20 +195,24 @@ class OwnSteps:
         return measured
 
 
-def _own_rows(pair: Pair) -> TokenRows | None:
+def _candidate_token_rows(pair: TensorPair) -> TokenRows | None:
     """Return which rows of two tensors in the candidate's layout are the same token."""
     rows = pair.tokens
     return rows and TokenRows(rows.candidate, rows.candidate, rows.sequence, rows.position)
 
 
-def _of(aligned: Aligned, records: Found) -> Aligned | None:
+def _aligned_from_records(aligned: AlignedTensor, records: RecordsByName) -> AlignedTensor | None:
     matches = [records.get((record.step, record.name)) for record in aligned.records]
     present = [record for record in matches if record is not None]
     return aligned._replace(records=tuple(present)) if len(present) == len(matches) else None
 
 
-def local_run(
-    reference: Side, pairs: Sequence[Pair], donor: Donor, folder: Path, quantised: Quantised | None = None
+def run_graph_from_candidate(
+    reference: Side,
+    pairs: Sequence[TensorPair],
+    donor: TensorDonor,
+    folder: Path,
+    quantised: QuantisedModules | None = None,
 ) -> Side:
     """Return the parts of a reference's graph computed from the candidate's tensors, as a capture with the reference's names.
 
@@ -193,20 +223,27 @@ def local_run(
         folder: where the capture goes.
         quantised: how the candidate is quantised, for a run that is so too.
     """
-    change = partial(as_quantised, quantised=quantised) if quantised is not None else lambda graph: None
-    cut, capture = Cut(reference.spec.path, change), reference.capture
+    change = (
+        partial(quantise_graph_weights, quantised=quantised) if quantised is not None else lambda graph: None
+    )
+    cut, capture = CutGraph(reference.spec.path, change), reference.capture
     records = [
         record
         for pair in pairs
         for record in pair.reference.records
-        if record.layout.dtype in FLOATS and record.kept
+        if record.layout.dtype in FLOAT_DTYPES and record.kept
     ]
-    borders: Given = {}
+    borders: StepValues = {}
     for record in records:
-        value, array = cut.value_of(record), donor(record.step, record.name)
-        if value and array is not None and array.shape == record.layout.shape and not is_new(record):
+        value, array = cut.value_of_record(record), donor(record.step, record.name)
+        if (
+            value
+            and array is not None
+            and array.shape == record.layout.shape
+            and not is_new_cache_part(record)
+        ):
             borders.setdefault(record.step, {}).setdefault(value, array)
-    more = {cut.value_of(record) for record in records} - {""}
-    computed = cut.run(cut.values_in(capture, capture.records()), borders, sorted(more))
+    more = {cut.value_of_record(record) for record in records} - {""}
+    computed = cut.run_parts(cut.captured_values(capture, capture.records()), borders, sorted(more))
     unique = {(record.step, record.name): record for record in records}
-    return written(computed, cut, unique.values(), reference, folder)
+    return write_computed_capture(computed, cut, unique.values(), reference, folder)

@@ -19,23 +19,27 @@ if TYPE_CHECKING:
     from trtdx.compare.nouns import Array
     from trtdx.engines.torch.engine import TorchEngine
 
-    Donor = Callable[[int, str], "Array | None"]
+    TensorDonor = Callable[[int, str], "Array | None"]
 
 
 @contextmanager
-def grafting(engine: TorchEngine, donor: Donor) -> Iterator[Grafts]:
+def graft_candidate_tensors(engine: TorchEngine, donor: TensorDonor) -> Iterator[TensorGrafts]:
     """Exchange what enters and leaves modules for what a donor has, in every run inside the block.
 
     Args:
         engine: on torch; what it is told to watch is seen before it is exchanged.
         donor: returns the tensor of a step by the name that a capture gives it; none where it has none.
     """
-    _ = engine.form, engine.places(), engine.tapped  # computes a token and hooks the watch up, both before us
-    grafts = Grafts(engine, donor)
+    _ = (
+        engine.form,
+        engine.places(),
+        engine.tap_effect,
+    )  # computes a token and hooks the watch up, both before us
+    grafts = TensorGrafts(engine, donor)
     hooks = []
     for path, module in engine.model.named_modules():
-        hooks.append(module.register_forward_pre_hook(grafts.before(path), with_kwargs=True))
-        hooks.append(module.register_forward_hook(grafts.after(path)))
+        hooks.append(module.register_forward_pre_hook(grafts.input_hook(path), with_kwargs=True))
+        hooks.append(module.register_forward_hook(grafts.output_hook(path)))
     try:
         yield grafts
     finally:
@@ -43,45 +47,45 @@ def grafting(engine: TorchEngine, donor: Donor) -> Iterator[Grafts]:
             hook.remove()
 
 
-class Grafts:
+class TensorGrafts:
     """Exchanges tensors while a model computes.
 
     Attributes:
         made: how many tensors were exchanged.
     """
 
-    def __init__(self, engine: TorchEngine, donor: Donor) -> None:
-        self.made = 0
+    def __init__(self, engine: TorchEngine, donor: TensorDonor) -> None:
+        self.replaced_count = 0
         self._engine, self._donor = engine, donor
         self._step = -1
         self._calls: dict[tuple[str, str], int] = {}
 
-    def before(self, path: str) -> Callable[..., Any]:
+    def input_hook(self, path: str) -> Callable[..., Any]:
         """Return the hook for what enters a module."""
 
         def hook(_: Any, args: Any, kwargs: Any) -> Any:
-            return self._exchanged(path, "in", tuple(args), dict(kwargs))
+            return self._replace_tensors(path, "in", tuple(args), dict(kwargs))
 
         return hook
 
-    def after(self, path: str) -> Callable[..., Any]:
+    def output_hook(self, path: str) -> Callable[..., Any]:
         """Return the hook for what leaves a module."""
 
         def hook(_: Any, __: Any, output: Any) -> Any:
             several = isinstance(output, (tuple, list))
-            values, _named = self._exchanged(path, "out", tuple(output) if several else (output,), {})
+            values, _named = self._replace_tensors(path, "out", tuple(output) if several else (output,), {})
             if not several:
                 return values[0]
             return type(output)(*values) if hasattr(output, "_fields") else type(output)(values)
 
         return hook
 
-    def _exchanged(
+    def _replace_tensors(
         self, path: str, port: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         from collections.abc import Mapping as AnyMapping
 
-        from trtdx.engines.torch.hooks import MOST_DEPTH, replaced, tensors_in
+        from trtdx.engines.torch.hooks import MOST_DEPTH, iterate_tensors, replace_tensors
 
         step = self._engine.step - 1
         if step != self._step:
@@ -90,16 +94,21 @@ class Grafts:
         call = self._calls[path, port] = self._calls.get((path, port), -1) + 1
         called = f"{path}#{call}" if call else path
         names = iter(
-            [Place(called, port, number, argument).name for number, argument, _ in tensors_in(args, kwargs)]
+            [
+                Place(called, port, number, argument).name
+                for number, argument, _ in iterate_tensors(args, kwargs)
+            ]
         )
 
         def put(tensor: Any) -> Any:
-            return self._grafted(next(names), tensor)
+            return self._replace_tensor(next(names), tensor)
 
-        new_args = [replaced(value, MOST_DEPTH + isinstance(value, AnyMapping), put) for value in args]
-        return tuple(new_args), {name: replaced(value, MOST_DEPTH, put) for name, value in kwargs.items()}
+        new_args = [replace_tensors(value, MOST_DEPTH + isinstance(value, AnyMapping), put) for value in args]
+        return tuple(new_args), {
+            name: replace_tensors(value, MOST_DEPTH, put) for name, value in kwargs.items()
+        }
 
-    def _grafted(self, name: str, tensor: Any) -> Any:
+    def _replace_tensor(self, name: str, tensor: Any) -> Any:
         from trtdx.engines.torch.values import tensor_from_array
 
         array = self._donor(self._step, name)
@@ -108,5 +117,5 @@ class Grafts:
         donor_tensor = tensor_from_array(array, tensor.device)
         if donor_tensor.is_floating_point() != tensor.is_floating_point():
             return tensor
-        self.made += 1
+        self.replaced_count += 1
         return donor_tensor.to(tensor.dtype)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.pair_rows import arrays
-from trtdx.tensors.difference import Comparer, Difference
-from trtdx.tensors.dtypes import FLOATS
+from trtdx.compare.align.pair_rows import iterate_row_pieces
+from trtdx.tensors.difference import TensorComparer, TensorDifference
+from trtdx.tensors.dtypes import FLOAT_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.compare.nouns import Array, Pair
+    from trtdx.compare.nouns import Array, TensorPair
     from trtdx.compare.sides.side import Side
 
 
-LOGITS = ("logits", "lm_head:out", "score:out", "embed_out:out")
-TOP = 5
+LOGITS_ENDINGS = ("logits", "lm_head:out", "score:out", "embed_out:out")
+TOP_TOKENS = 5
 LEAST_VOCABULARY = 16
 
 
-class Logits(NamedTuple):
+class LogitsDifference(NamedTuple):
     """How two sets of logits differ in what they are for."""
 
     rows: int
@@ -36,30 +36,32 @@ class Logits(NamedTuple):
     gap: float  # of the reference, in nats, at the row that disagrees most surely; 0 where all agree
 
 
-class Measured(NamedTuple):
+class PairMeasurement(NamedTuple):
     """How a pair differs: in all, row by row, and as logits if it is such."""
 
-    difference: Difference
+    difference: TensorDifference
     rows: Array  # for each: squared difference, squared reference, elements compared
     width: int  # elements in a row
-    logits: Logits | None = None
+    logits: LogitsDifference | None = None
 
     @property
-    def errors(self) -> Array:
+    def row_errors(self) -> Array:
         """The mean squared difference of each row."""
         import numpy as np
 
         return np.asarray(self.rows[:, 0] / np.maximum(self.rows[:, 2], 1))
 
     @property
-    def sizes(self) -> Array:
+    def row_sizes(self) -> Array:
         """The mean square of each row of the reference."""
         import numpy as np
 
         return np.asarray(self.rows[:, 1] / np.maximum(self.rows[:, 2], 1))
 
 
-def measure(pair: Pair, reference: Side, candidate: Side, *, logits: bool = False) -> Measured:
+def measure_pair(
+    pair: TensorPair, reference: Side, candidate: Side, *, logits: bool = False
+) -> PairMeasurement:
     """Return how the two tensors of a pair differ.
 
     Args:
@@ -68,22 +70,22 @@ def measure(pair: Pair, reference: Side, candidate: Side, *, logits: bool = Fals
         candidate: whose values its candidate's are.
         logits: whether to look at them as logits too, if that is what they are.
     """
-    pieces = arrays(pair, reference, candidate)
-    comparer: Comparer | None = None
-    judge = _LogitsJudge() if logits and is_logits(pair) else None
+    pieces = iterate_row_pieces(pair, reference, candidate)
+    comparer: TensorComparer | None = None
+    judge = _LogitsComparer() if logits and is_logits(pair) else None
     width = 0
     for reference_rows, candidate_rows in pieces:
         if comparer is None:
             width = reference_rows.shape[-1]
-            comparer = Comparer(pair.reference.first.layout.elements, row_length=max(width, 1))
+            comparer = TensorComparer(pair.reference.first.layout.elements, row_length=max(width, 1))
         comparer.add(reference_rows, candidate_rows)
         if judge is not None:
             judge.add(reference_rows, candidate_rows)
-    comparer = comparer or Comparer(0, row_length=1)
-    return Measured(comparer.result(), comparer.rows(), width, judge.result() if judge else None)
+    comparer = comparer or TensorComparer(0, row_length=1)
+    return PairMeasurement(comparer.result(), comparer.rows(), width, judge.result() if judge else None)
 
 
-def is_same(pair: Pair) -> bool:
+def has_same_hash(pair: TensorPair) -> bool:
     """Whether the hashes tell that two tensors are bitwise the same; then no value has to be read."""
     one, other = pair.reference, pair.candidate
     if len(one.records) != 1 or len(other.records) != 1 or one.changes or other.changes:
@@ -96,19 +98,19 @@ def is_same(pair: Pair) -> bool:
     )
 
 
-def is_float(pair: Pair) -> bool:
+def is_float_pair(pair: TensorPair) -> bool:
     """Whether both are numbers that precision can blur."""
-    return {pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype} <= FLOATS
+    return {pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype} <= FLOAT_DTYPES
 
 
-def is_logits(pair: Pair) -> bool:
+def is_logits(pair: TensorPair) -> bool:
     """Whether a pair is what the next token is chosen by."""
     shape = pair.reference.first.layout.shape
-    named = any(pair.name.endswith(end) for end in LOGITS)
-    return named and len(shape) > 1 and shape[-1] >= LEAST_VOCABULARY and is_float(pair)
+    named = any(pair.name.endswith(end) for end in LOGITS_ENDINGS)
+    return named and len(shape) > 1 and shape[-1] >= LEAST_VOCABULARY and is_float_pair(pair)
 
 
-class _LogitsJudge:
+class _LogitsComparer:
     """Adds up how logits differ, row by row."""
 
     def __init__(self) -> None:
@@ -117,16 +119,16 @@ class _LogitsJudge:
         self._gap = 0.0
 
     def add(self, reference: Array, candidate: Array) -> None:
-        for first, second in _small(reference, candidate):
-            self._add(first, second)
+        for first, second in _row_blocks(reference, candidate):
+            self._add_block(first, second)
 
-    def _add(self, reference: Array, candidate: Array) -> None:
+    def _add_block(self, reference: Array, candidate: Array) -> None:
         import numpy as np
 
         p, q = _log_softmax(reference), _log_softmax(candidate)
         reference_top, candidate_top = p.argmax(1), q.argmax(1)
         self._same += int((reference_top == candidate_top).sum())
-        top = min(TOP, p.shape[1])
+        top = min(TOP_TOKENS, p.shape[1])
         of_p, of_q = (
             np.argpartition(-log_probabilities, top - 1, 1)[:, :top] for log_probabilities in (p, q)
         )
@@ -138,13 +140,13 @@ class _LogitsJudge:
             gaps = p[disagreeing, reference_top[disagreeing]] - p[disagreeing, candidate_top[disagreeing]]
             self._gap = max(self._gap, float(np.nan_to_num(gaps).max()))
 
-    def result(self) -> Logits | None:
+    def result(self) -> LogitsDifference | None:
         import numpy as np
 
         kl = np.sort(np.concatenate(self._kl)) if self._kl else np.zeros(0)
         if not kl.size:
             return None
-        return Logits(
+        return LogitsDifference(
             rows=int(kl.size),
             top1=self._same / kl.size,
             topk=self._overlap / kl.size,
@@ -155,7 +157,7 @@ class _LogitsJudge:
         )
 
 
-def _small(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
+def _row_blocks(reference: Array, candidate: Array) -> Iterator[tuple[Array, Array]]:
     """Yield some rows at a time: in double precision logits are eight times as large."""
     together = max(1, (1 << 18) // max(reference.shape[-1], 1))
     for start in range(0, len(reference), together):

@@ -8,87 +8,95 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.compare.judge.error_model import rounding
+from trtdx.compare.align.data_flow import cache_part
+from trtdx.compare.judge.error_model import dtype_rounding_error
 from trtdx.compare.judge.exact_types import is_mask
-from trtdx.compare.judge.metrics import is_float
-from trtdx.compare.locate.data_flow import cache_of
-from trtdx.compare.nouns import Verdict
+from trtdx.compare.judge.metrics import is_float_pair
+from trtdx.compare.nouns import PairVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.compare.nouns import Judged, Pair
+    from trtdx.compare.nouns import JudgedPair, TensorPair
 
 # Times its limit: honest runs of the whole model amplify noise themselves, and come nowhere near.
-AMPLIFIED = 8.0
+AMPLIFIED_FACTOR = 8.0
 ROUNDINGS = 64.0  # relative, that an output must be off by at least
-LEAST = 1e-3  # however fine the type
-GROSS = 16.0  # times that least, where no honest run tells what the whole model amplifies
-SHARE = 1 / 16  # of an output's difference that shows where it begins
-WHOLE_RUN = ("honest run", "error model")
-NOTE = (
+LEAST_OUTPUT_ERROR = 1e-3  # however fine the type
+GROSS_FACTOR = 16.0  # times that least, where no honest run tells what the whole model amplifies
+VISIBLE_SHARE = 1 / 16  # of an output's difference that shows where it begins
+WHOLE_RUN_BASES = ("honest run", "error model")
+UNCOMPARED_NOTE = (
     "all that could be compared before it computes as the reference does: what is wrong could not be compared"
 )
 
 
-def is_model_output(pair: Pair) -> bool:
+def is_model_output(pair: TensorPair) -> bool:
     """Whether a pair is what the model answers: logits, or what leaves the graph and is no cache."""
     place = pair.reference.first.place
-    if place.port != "out" or not is_float(pair) or is_mask(pair) or cache_of(pair):
+    if place.port != "out" or not is_float_pair(pair) or is_mask(pair) or cache_part(pair):
         return False
     return not place.path or "logits" in (place.argument or place.tensor)
 
 
-def with_outputs_judged(judged: Sequence[Judged], *, quantised: bool) -> list[Judged] | None:
+def judge_model_outputs(judged_pairs: Sequence[JudgedPair], *, quantised: bool) -> list[JudgedPair] | None:
     """Return verdicts in which the first sign of an output that is far off is wrong; none where every output is near.
 
     Args:
-        judged: verdicts of which none is wrong.
+        judged_pairs: verdicts of which none is wrong.
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
     far = [
-        judged_pair for judged_pair in judged if is_model_output(judged_pair.pair) and _is_far(judged_pair)
+        judged_pair
+        for judged_pair in judged_pairs
+        if is_model_output(judged_pair.pair) and _is_far_off(judged_pair)
     ]
     if quantised or not far:
         return None
-    worst = max(far, key=_relative)
+    worst = max(far, key=_relative_error)
     step = min(judged_pair.pair.step for judged_pair in far)
     first = next(
         judged_pair
-        for judged_pair in judged
-        if judged_pair.pair.step == step and _shows(judged_pair, _relative(worst))
+        for judged_pair in judged_pairs
+        if judged_pair.pair.step == step and _shows_output_error(judged_pair, _relative_error(worst))
     )
-    return [_as_wrong(judged_pair) if judged_pair is first else judged_pair for judged_pair in judged]
+    return [_mark_wrong(judged_pair) if judged_pair is first else judged_pair for judged_pair in judged_pairs]
 
 
-def _as_wrong(each: Judged) -> Judged:
-    return each._replace(
-        verdict=Verdict.WRONG, observed=_relative(each), expected=_least(each), limit=1.0, confidence=0.9,
-        basis="outputs of the model", note=NOTE,
+def _mark_wrong(judged_pair: JudgedPair) -> JudgedPair:
+    return judged_pair._replace(
+        verdict=PairVerdict.WRONG, observed=_relative_error(judged_pair), expected=_least_error(judged_pair), limit=1.0, confidence=0.9,
+        basis="outputs of the model", note=UNCOMPARED_NOTE,
     )  # fmt: skip
 
 
-def _shows(each: Judged, worst: float) -> bool:
+def _shows_output_error(judged_pair: JudgedPair, worst_error: float) -> bool:
     """Whether a tensor is off as the output is; what is only computed otherwise has no verdict or a note of it."""
-    if is_model_output(each.pair):
-        return _is_far(each)
-    healthy = each.verdict in (Verdict.NOISE, Verdict.POISONED) and not each.note
-    amplified = each.verdict is Verdict.NOISE and each.note.startswith("more than honest runs")
-    return (healthy or amplified) and _relative(each) > max(_least(each), SHARE * worst)
+    if is_model_output(judged_pair.pair):
+        return _is_far_off(judged_pair)
+    healthy = judged_pair.verdict in (PairVerdict.NOISE, PairVerdict.POISONED) and not judged_pair.note
+    amplified = judged_pair.verdict is PairVerdict.NOISE and judged_pair.note.startswith(
+        "more than honest runs"
+    )
+    return (healthy or amplified) and _relative_error(judged_pair) > max(
+        _least_error(judged_pair), VISIBLE_SHARE * worst_error
+    )
 
 
-def _is_far(each: Judged) -> bool:
-    off, least = _relative(each), _least(each)
-    if each.note == "explained" or off <= least:
+def _is_far_off(judged_pair: JudgedPair) -> bool:
+    off, least = _relative_error(judged_pair), _least_error(judged_pair)
+    if judged_pair.note == "explained" or off <= least:
         return False
-    if each.basis.startswith(WHOLE_RUN):
-        return each.ratio > AMPLIFIED * each.limit
-    return off > GROSS * least
+    if judged_pair.basis.startswith(WHOLE_RUN_BASES):
+        return judged_pair.ratio > AMPLIFIED_FACTOR * judged_pair.limit
+    return off > GROSS_FACTOR * least
 
 
-def _relative(each: Judged) -> float:
-    return each.difference.relative_l2 if each.difference is not None else 0.0
+def _relative_error(judged_pair: JudgedPair) -> float:
+    return judged_pair.difference.relative_l2 if judged_pair.difference is not None else 0.0
 
 
-def _least(each: Judged) -> float:
-    return max(LEAST, ROUNDINGS * rounding(each.pair.candidate.first.layout.dtype))
+def _least_error(judged_pair: JudgedPair) -> float:
+    return max(
+        LEAST_OUTPUT_ERROR, ROUNDINGS * dtype_rounding_error(judged_pair.pair.candidate.first.layout.dtype)
+    )

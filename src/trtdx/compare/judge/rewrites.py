@@ -17,206 +17,236 @@ import math
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.judge.error_model import rounding
-from trtdx.compare.judge.metrics import is_float
-from trtdx.compare.layer_paths import layer_of
-from trtdx.compare.locate.data_flow import Flow, cache_of, parent_of, place_of
-from trtdx.compare.nouns import Judged, Verdict
-from trtdx.words import listed
+from trtdx.compare.align.data_flow import DataFlow, cache_part, parent_path, reference_place
+from trtdx.compare.judge.error_model import dtype_rounding_error
+from trtdx.compare.judge.metrics import is_float_pair
+from trtdx.compare.layer_paths import layer_number
+from trtdx.compare.nouns import JudgedPair, PairVerdict
+from trtdx.words import abbreviate_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import TensorPair
 
-BAD = (Verdict.WRONG, Verdict.POISONED)
-HEALTHY = (Verdict.SAME, Verdict.NOISE)
-NEARER = 8.0  # times that a result is nearer to the reference's own than to what its input should have given
-GROWTH = {"float32": 8.0, "float64": 8.0}  # of honest differences through one layer
-GROWTH_ELSE = 2.0  # where a type's own noise is large
+BAD_VERDICTS = (PairVerdict.WRONG, PairVerdict.POISONED)
+HEALTHY_VERDICTS = (PairVerdict.SAME, PairVerdict.NOISE)
+NEARER_FACTOR = (
+    8.0  # times that a result is nearer to the reference's own than to what its input should have given
+)
+LAYER_GROWTH = {"float32": 8.0, "float64": 8.0}  # of honest differences through one layer
+DEFAULT_LAYER_GROWTH = 2.0  # where a type's own noise is large
 ROUNDINGS = 4.0  # that a healthy tensor is off by at least
-STANDS_OUT = 4.0  # times that a tensor differs more than what follows may
-LEAST = 0.05  # relative difference of a tensor that is computed otherwise: less may be a small mistake
+STANDS_OUT_FACTOR = 4.0  # times that a tensor differs more than what follows may
+LEAST_REWRITE_DISTANCE = (
+    0.05  # relative difference of a tensor that is computed otherwise: less may be a small mistake
+)
 MOST_NAMED = 3
-COMPENSATED = (
+COMPENSATED_NOTE = (
     "the result is the reference's, though what it is computed from is not: both were changed together"
 )
-OTHERWISE = "differs, but all that is computed from it has the reference's values again"
-_PRODUCT = re.compile(
+REWRITTEN_NOTE = "differs, but all that is computed from it has the reference's values again"
+_PRODUCT_PATH = re.compile(
     r"(?:^|\.)(?:\w*_proj|c_attn|c_fc|dense\w*|query\w*|key|value|qkv|fc\w*|w[123oqkv]|wqkv|Wqkv|lm_head|gate|up|down|out_lin|\w_lin)$"
 )
 
 
-class Settled(NamedTuple):
+class SettledPairs(NamedTuple):
     """Verdicts, and what is to be said of those that were taken back."""
 
-    judged: list[Judged]
+    judged_pairs: list[JudgedPair]
     notes: tuple[str, ...] = ()
 
 
-def settle_rewrites(judged: Sequence[Judged]) -> Settled:
+def settle_rewrites(judged_pairs: Sequence[JudgedPair]) -> SettledPairs:
     """Return verdicts in which what does no harm is no longer called wrong."""
-    if not any(judged_pair.verdict is Verdict.WRONG for judged_pair in judged):
-        return Settled(list(judged))
-    search = _Rewrites(judged)
-    settled_verdicts = search.settled()
-    remaining = [judged_pair for judged_pair in settled_verdicts if judged_pair.verdict in BAD]
+    if not any(judged_pair.verdict is PairVerdict.WRONG for judged_pair in judged_pairs):
+        return SettledPairs(list(judged_pairs))
+    search = _HarmlessRewrites(judged_pairs)
+    settled_verdicts = search.settle_pairs()
+    remaining = [judged_pair for judged_pair in settled_verdicts if judged_pair.verdict in BAD_VERDICTS]
     if not search.harmless or (
-        remaining and not any(judged_pair.verdict is Verdict.WRONG for judged_pair in remaining)
+        remaining and not any(judged_pair.verdict is PairVerdict.WRONG for judged_pair in remaining)
     ):
-        return Settled(list(judged))
+        return SettledPairs(list(judged_pairs))
     names = dict.fromkeys(
-        judged_pair.pair.name for judged_pair in judged if id(judged_pair) in search.harmless
+        judged_pair.pair.name for judged_pair in judged_pairs if id(judged_pair) in search.harmless
     )
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    note = f"computed otherwise, to the same result: {listed(list(names)[:MOST_NAMED])}{more}"
-    return Settled(settled_verdicts, (note,))
+    note = f"computed otherwise, to the same result: {abbreviate_list(list(names)[:MOST_NAMED])}{more}"
+    return SettledPairs(settled_verdicts, (note,))
 
 
-class _Rewrites:
-    def __init__(self, judged: Sequence[Judged]) -> None:
-        self.judged = list(judged)
-        self.flow = Flow(judged_pair.pair for judged_pair in judged)
-        self.by_pair = {id(judged_pair.pair): judged_pair for judged_pair in judged}
+class _HarmlessRewrites:
+    def __init__(self, judged_pairs: Sequence[JudgedPair]) -> None:
+        self.judged_pairs = list(judged_pairs)
+        self.flow = DataFlow(judged_pair.pair for judged_pair in judged_pairs)
+        self.judged_by_pair = {id(judged_pair.pair): judged_pair for judged_pair in judged_pairs}
         self.harmless: set[int] = set()
 
-    def settled(self) -> list[Judged]:
+    def settle_pairs(self) -> list[JudgedPair]:
         compensated = {
-            id(judged_pair.pair) for judged_pair in self.judged if self._is_compensated(judged_pair)
+            id(judged_pair.pair) for judged_pair in self.judged_pairs if self._is_compensated(judged_pair)
         }
         feeding = {
             id(before)
-            for judged_pair in self.judged
-            if id(judged_pair.pair) in compensated and _is_product(judged_pair.pair)
-            for before in self._inputs(judged_pair.pair)
+            for judged_pair in self.judged_pairs
+            if id(judged_pair.pair) in compensated and _is_product_pair(judged_pair.pair)
+            for before in self._module_inputs(judged_pair.pair)
         }
         settled = []
-        for judged_pair in self.judged:
-            if judged_pair.verdict in BAD and id(judged_pair.pair) in compensated:
+        for judged_pair in self.judged_pairs:
+            if judged_pair.verdict in BAD_VERDICTS and id(judged_pair.pair) in compensated:
                 settled.append(
-                    _beside_the_reference(self._taken_back(judged_pair, Verdict.NOISE, COMPENSATED))
+                    _compare_to_reference_tensor(
+                        self._withdraw_verdict(judged_pair, PairVerdict.NOISE, COMPENSATED_NOTE)
+                    )
                 )
-            elif judged_pair.verdict in BAD and (
-                id(judged_pair.pair) in feeding or self._is_left_behind(judged_pair)
+            elif judged_pair.verdict in BAD_VERDICTS and (
+                id(judged_pair.pair) in feeding or self._stays_inside_layer(judged_pair)
             ):
-                settled.append(self._taken_back(judged_pair, Verdict.UNKNOWN, OTHERWISE))
+                settled.append(self._withdraw_verdict(judged_pair, PairVerdict.UNKNOWN, REWRITTEN_NOTE))
             else:
                 settled.append(judged_pair)
         return settled
 
-    def _taken_back(self, each: Judged, verdict: Verdict, note: str) -> Judged:
-        self.harmless.add(id(each))
-        return each._replace(verdict=verdict, note=note, tokens=(), confidence=0.8)
+    def _withdraw_verdict(self, judged_pair: JudgedPair, verdict: PairVerdict, note: str) -> JudgedPair:
+        self.harmless.add(id(judged_pair))
+        return judged_pair._replace(verdict=verdict, note=note, tokens=(), confidence=0.8)
 
-    def _is_compensated(self, each: Judged) -> bool:
+    def _is_compensated(self, judged_pair: JudgedPair) -> bool:
         """Whether a result is the reference's own, and not what the reference makes of the candidate's input."""
-        if each.verdict is not Verdict.WRONG or not each.basis.startswith("local") or each.difference is None:
+        if (
+            judged_pair.verdict is not PairVerdict.WRONG
+            or not judged_pair.basis.startswith("local")
+            or judged_pair.difference is None
+        ):
             return False
-        return _apart(each) * NEARER < each.observed and self._enters_otherwise(each)
+        return _relative_distance(
+            judged_pair
+        ) * NEARER_FACTOR < judged_pair.observed and self._has_changed_input(judged_pair)
 
-    def _enters_otherwise(self, each: Judged) -> bool:
+    def _has_changed_input(self, judged_pair: JudgedPair) -> bool:
         """Whether something that enters the operation differs far more than its result does."""
-        entering = [self.by_pair[id(pair)] for pair in self._inputs(each.pair)]
-        return any(_apart(one) > NEARER * _apart(each) and _apart(one) > LEAST for one in entering)
+        entering = [self.judged_by_pair[id(pair)] for pair in self._module_inputs(judged_pair.pair)]
+        return any(
+            _relative_distance(one) > NEARER_FACTOR * _relative_distance(judged_pair)
+            and _relative_distance(one) > LEAST_REWRITE_DISTANCE
+            for one in entering
+        )
 
-    def _inputs(self, pair: Pair) -> list[Pair]:
+    def _module_inputs(self, pair: TensorPair) -> list[TensorPair]:
         """Return what enters the module that computes a pair, and the tensors that these are the very same as."""
-        entering = self._entering(pair)
+        entering = self._entering_pairs(pair)
         same = [
-            other for entering_pair in entering if (other := self.flow.handed_on(entering_pair)) is not None
+            other
+            for entering_pair in entering
+            if (other := self.flow.passed_on_from(entering_pair)) is not None
         ]
         hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
         pairs = self._pairs_of(pair.step)
         twins = [other for other in pairs if other.candidate.first.statistics.hash in hashes]
         return [*entering, *same, *twins]
 
-    def _pairs_of(self, step: int) -> list[Pair]:
+    def _pairs_of(self, step: int) -> list[TensorPair]:
         return [pair for pair in self.flow.pairs if pair.step == step]
 
-    def _entering(self, pair: Pair) -> list[Pair]:
+    def _entering_pairs(self, pair: TensorPair) -> list[TensorPair]:
         """Return what enters the module that computes a pair; of what is cached, what enters any module of its layer."""
-        place = place_of(pair)
-        if cache_of(pair):
-            layer = [other for other in self._pairs_of(pair.step) if _layer(other) == _layer(pair)]
-            return [other for other in layer if place_of(other).port == "in"]
-        scope = place.path if place.port == "out" else parent_of(place.path)
-        return list(self.flow.entering(pair.step, scope)) if scope else []
+        place = reference_place(pair)
+        if cache_part(pair):
+            layer = [
+                other for other in self._pairs_of(pair.step) if _layer_number(other) == _layer_number(pair)
+            ]
+            return [other for other in layer if reference_place(other).port == "in"]
+        scope = place.path if place.port == "out" else parent_path(place.path)
+        return list(self.flow.inputs_of(pair.step, scope)) if scope else []
 
-    def _is_left_behind(self, each: Judged) -> bool:
+    def _stays_inside_layer(self, judged_pair: JudgedPair) -> bool:
         """Whether a tensor differs inside a layer of which nothing that differs leaves."""
-        layer, step = _layer(each.pair), each.pair.step
-        if layer is None or self._leaves(each.pair):
+        layer, step = _layer_number(judged_pair.pair), judged_pair.pair.step
+        if layer is None or self._leaves_layer(judged_pair.pair):
             return False
-        leaving = [self.by_pair[id(pair)] for pair in self._end_of(layer, step)]
-        entering = [_apart(self.by_pair[id(pair)]) for pair in self._end_of(layer - 1, step)]
+        leaving = [self.judged_by_pair[id(pair)] for pair in self._layer_ends(layer, step)]
+        entering = [
+            _relative_distance(self.judged_by_pair[id(pair)]) for pair in self._layer_ends(layer - 1, step)
+        ]
         # What was chosen is whole numbers; how far off a layer may be is told by what leaves it.
         kinds = [
-            other.pair.candidate.first.layout.dtype for other in (each, *leaving) if is_float(other.pair)
+            other.pair.candidate.first.layout.dtype
+            for other in (judged_pair, *leaving)
+            if is_float_pair(other.pair)
         ]
         dtype = kinds[0] if kinds else "float32"
-        usual = max([ROUNDINGS * rounding(dtype), *entering])
-        most = usual * GROWTH.get(dtype, GROWTH_ELSE)
+        usual = max([ROUNDINGS * dtype_rounding_error(dtype), *entering])
+        most = usual * LAYER_GROWTH.get(dtype, DEFAULT_LAYER_GROWTH)
         nearest: dict[str, float] = {}  # of one tensor of the reference, that may be paired twice
         for other in leaving:
             tensor_hash = other.pair.reference.first.statistics.hash
-            nearest[tensor_hash] = min(nearest.get(tensor_hash, math.inf), _apart(other))
+            nearest[tensor_hash] = min(nearest.get(tensor_hash, math.inf), _relative_distance(other))
         agrees = all(apart <= most for apart in nearest.values())
-        return bool(leaving) and agrees and _apart(each) > max(LEAST, STANDS_OUT * most)
+        return (
+            bool(leaving)
+            and agrees
+            and _relative_distance(judged_pair) > max(LEAST_REWRITE_DISTANCE, STANDS_OUT_FACTOR * most)
+        )
 
-    def _leaves(self, pair: Pair) -> bool:
-        return any(pair is other for other in self._end_of(_layer(pair) or 0, pair.step))
+    def _leaves_layer(self, pair: TensorPair) -> bool:
+        return any(pair is other for other in self._layer_ends(_layer_number(pair) or 0, pair.step))
 
-    def _end_of(self, layer: int, step: int) -> list[Pair]:
+    def _layer_ends(self, layer: int, step: int) -> list[TensorPair]:
         """Return what leaves a layer: its output, under whatever name the next one has it, and its caches."""
         pairs = self._pairs_of(step)
-        caches = [pair for pair in pairs if cache_of(pair).split(".")[0] == str(layer)]
-        layer_outputs = [pair for pair in pairs if _is_end(pair, layer)]
-        layer_outputs = layer_outputs or [pair for pair in pairs if _begins(pair, layer + 1)]
+        caches = [pair for pair in pairs if cache_part(pair).split(".")[0] == str(layer)]
+        layer_outputs = [pair for pair in pairs if _is_layer_output(pair, layer)]
+        layer_outputs = layer_outputs or [pair for pair in pairs if _enters_layer(pair, layer + 1)]
         return [*layer_outputs, *caches] if layer_outputs else []
 
 
-def _apart(each: Judged) -> float:
+def _relative_distance(judged_pair: JudgedPair) -> float:
     """Return how far a candidate's tensor is from the reference's, relative."""
-    if each.verdict is Verdict.SAME:
+    if judged_pair.verdict is PairVerdict.SAME:
         return 0.0
-    return each.difference.relative_l2 if each.difference is not None else 1.0
+    return judged_pair.difference.relative_l2 if judged_pair.difference is not None else 1.0
 
 
-def _beside_the_reference(each: Judged) -> Judged:
+def _compare_to_reference_tensor(judged_pair: JudgedPair) -> JudgedPair:
     """Return a verdict with the distance from the reference's own tensor: that from a replay of other inputs says nothing."""
-    apart, dtype = _apart(each), each.pair.candidate.first.layout.dtype
-    usual = max(ROUNDINGS * rounding(dtype), apart)
-    return each._replace(observed=apart, expected=usual, limit=NEARER, basis="the reference's own tensor")
+    apart, dtype = _relative_distance(judged_pair), judged_pair.pair.candidate.first.layout.dtype
+    usual = max(ROUNDINGS * dtype_rounding_error(dtype), apart)
+    return judged_pair._replace(
+        observed=apart, expected=usual, limit=NEARER_FACTOR, basis="the reference's own tensor"
+    )
 
 
-def _layer(pair: Pair) -> int | None:
-    cache = cache_of(pair)
-    return int(cache.split(".")[0]) if cache else layer_of(f"{place_of(pair).path}.")
+def _layer_number(pair: TensorPair) -> int | None:
+    cache = cache_part(pair)
+    return int(cache.split(".")[0]) if cache else layer_number(f"{reference_place(pair).path}.")
 
 
-def _is_product(pair: Pair) -> bool:
-    place = place_of(pair)
-    return place.op in ("Linear", "Conv1D") or bool(_PRODUCT.search(place.path))
+def _is_product_pair(pair: TensorPair) -> bool:
+    place = reference_place(pair)
+    return place.op in ("Linear", "Conv1D") or bool(_PRODUCT_PATH.search(place.path))
 
 
-def _is_end(pair: Pair, layer: int) -> bool:
-    place = place_of(pair)
+def _is_layer_output(pair: TensorPair, layer: int) -> bool:
+    place = reference_place(pair)
     return (
         place.port == "out"
         and place.path.endswith(f".{layer}")
-        and _layer(pair) == layer
+        and _layer_number(pair) == layer
         and place.number == 0
     )
 
 
-def _begins(pair: Pair, layer: int) -> bool:
+def _enters_layer(pair: TensorPair, layer: int) -> bool:
     """Whether a pair is what enters a layer or its first norm, or what the last layer hands on to the last norm."""
-    place = place_of(pair)
+    place = reference_place(pair)
     if place.port != "in":
         return False
-    if _layer(pair) == layer:
+    if _layer_number(pair) == layer:
         return bool(re.search(rf"\.{layer}(?:\.(?:input_layernorm|ln_1|attention_norm|norm1))?$", place.path))
     return (
         bool(re.search(r"(?:^|\.)(?:norm|ln_f|final_layernorm|final_layer_norm)$", place.path))
-        and _layer(pair) is None
+        and _layer_number(pair) is None
     )

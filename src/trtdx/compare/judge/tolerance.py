@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.align.pair_rows import arrays
-from trtdx.compare.judge.metrics import measure
-from trtdx.compare.nouns import Judged, Verdict
+from trtdx.compare.align.pair_rows import iterate_row_pieces
+from trtdx.compare.judge.metrics import measure_pair
+from trtdx.compare.nouns import JudgedPair, PairVerdict
 
 if TYPE_CHECKING:
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import TensorPair
     from trtdx.compare.sides.side import Side
 
 
@@ -27,26 +27,28 @@ class Tolerances(NamedTuple):
         return f"tolerance: {', '.join(parts)}"
 
 
-def judged_by_tolerance(pair: Pair, reference: Side, candidate: Side, allowed: Tolerances) -> Judged:
+def judge_by_tolerance(
+    pair: TensorPair, reference: Side, candidate: Side, tolerances: Tolerances
+) -> JudgedPair:
     """Return whether a pair is within what the user allows."""
-    difference = measure(pair, reference, candidate).difference
+    difference = measure_pair(pair, reference, candidate).difference
     observed, expected = 0.0, 1.0
-    if allowed.atol is not None or allowed.rtol is not None:
-        observed = _most_beyond(pair, reference, candidate, allowed.atol or 0.0, allowed.rtol or 0.0)
-    if allowed.relative_l2 is not None and difference.relative_l2 > allowed.relative_l2 * observed:
-        observed, expected = difference.relative_l2, allowed.relative_l2
+    if tolerances.atol is not None or tolerances.rtol is not None:
+        observed = _largest_excess(pair, reference, candidate, tolerances.atol or 0.0, tolerances.rtol or 0.0)
+    if tolerances.relative_l2 is not None and difference.relative_l2 > tolerances.relative_l2 * observed:
+        observed, expected = difference.relative_l2, tolerances.relative_l2
     wrong = observed > expected or difference.not_finite > 0
-    verdict = Verdict.WRONG if wrong else Verdict.NOISE
+    verdict = PairVerdict.WRONG if wrong else PairVerdict.NOISE
     observed = math.inf if difference.not_finite else observed
-    return Judged(pair, difference, observed, expected, 1.0, verdict, 1.0, allowed.text)
+    return JudgedPair(pair, difference, observed, expected, 1.0, verdict, 1.0, tolerances.text)
 
 
-def _most_beyond(pair: Pair, reference: Side, candidate: Side, atol: float, rtol: float) -> float:
+def _largest_excess(pair: TensorPair, reference: Side, candidate: Side, atol: float, rtol: float) -> float:
     """Return the largest difference of an element over what is allowed there."""
     import numpy as np
 
     most = 0.0
-    for reference_rows, candidate_rows in arrays(pair, reference, candidate):
+    for reference_rows, candidate_rows in iterate_row_pieces(pair, reference, candidate):
         r, c = reference_rows.astype(np.float64), candidate_rows.astype(np.float64)
         with np.errstate(all="ignore"):
             apart, room = np.abs(c - r), atol + rtol * np.abs(r)

@@ -12,55 +12,74 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trtdx.compare.align.pair_rows import tokens_of
-from trtdx.compare.judge.envelope import candidate_dtype
-from trtdx.compare.judge.error_model import ErrorModel, Seen, coarser, role, rounding
-from trtdx.compare.judge.exact_types import MANY_CHOICES, is_chosen, is_exact, is_mask, unequal_rows
-from trtdx.compare.judge.metrics import is_float, is_same, measure
+from trtdx.compare.align.data_flow import DataFlow, reference_place
+from trtdx.compare.align.pair_rows import row_tokens
+from trtdx.compare.judge.error_model import (
+    ErrorModel,
+    ObservedError,
+    coarser_dtype,
+    dtype_rounding_error,
+    tensor_role,
+)
+from trtdx.compare.judge.exact_types import (
+    MANY_CHOICES_SHARE,
+    find_unequal_rows,
+    is_chosen,
+    is_exact,
+    is_mask,
+)
+from trtdx.compare.judge.honest_runs import infer_candidate_dtype
+from trtdx.compare.judge.metrics import has_same_hash, is_float_pair, measure_pair
 from trtdx.compare.judge.noise_limits import (
-    AMID_QUANTISED,
+    AMID_QUANTISED_FLOOR,
     MOST_TOKENS,
-    Weighed,
+    WeighedError,
     is_rounding_elsewhere,
     limits_for,
-    weigh,
+    weigh_error,
 )
-from trtdx.compare.judge.quantised import quantised_in
-from trtdx.compare.judge.tolerance import Tolerances, judged_by_tolerance
-from trtdx.compare.locate.data_flow import Flow, place_of
-from trtdx.compare.nouns import Judged, Verdict
-from trtdx.words import counted
+from trtdx.compare.judge.quantised_modules import find_quantised_modules
+from trtdx.compare.judge.tolerance import Tolerances, judge_by_tolerance
+from trtdx.compare.nouns import JudgedPair, PairVerdict
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from trtdx.compare.judge.envelope import Run, Runs
-    from trtdx.compare.judge.metrics import Measured
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.judge.honest_runs import ReferenceRun, ReferenceRuns
+    from trtdx.compare.judge.metrics import PairMeasurement
+    from trtdx.compare.nouns import TensorPair
     from trtdx.compare.sides.side import Side
-    from trtdx.tensors.difference import Difference
+    from trtdx.tensors.difference import TensorDifference
 
 
-LOCAL, IN_GRAPH, GLOBAL = "local replay in float64", "local replay of the graph", "honest run in"
-BY_CHANCE = {"local": 6.0, "global": 12.0}  # elements err by themselves locally, and together further down
-TOO_NARROW = (0.02, 96.0)  # what one operation loses, relative, and as many roundings as that must be
-CERTAINTY = {"local": 0.99, "global": 0.95, "error model": 0.85, "statistics": 0.6}
+LOCAL_BASIS, GRAPH_BASIS, GLOBAL_BASIS = (
+    "local replay in float64",
+    "local replay of the graph",
+    "honest run in",
+)
+CHANCE_MARGIN = {
+    "local": 6.0,
+    "global": 12.0,
+}  # elements err by themselves locally, and together further down
+TOO_NARROW_LIMITS = (0.02, 96.0)  # what one operation loses, relative, and as many roundings as that must be
+BASIS_CERTAINTY = {"local": 0.99, "global": 0.95, "error model": 0.85, "statistics": 0.6}
 
 
-def judge(
-    alignment: Sequence[Pair],
+def judge_pairs(
+    pairs: Sequence[TensorPair],
     reference: Side,
     candidate: Side,
     *,
-    runs: Runs,
+    runs: ReferenceRuns,
     tolerance: Tolerances | None = None,
     only_local: bool = False,
     explained: Collection[tuple[int, str]] = (),
-) -> list[Judged]:
+) -> list[JudgedPair]:
     """Return a verdict on every pair, in data-flow order.
 
     Args:
-        alignment: the pairs.
+        pairs: the pairs.
         reference: one side.
         candidate: the other.
         runs: runs of the reference again, shared with `locate`.
@@ -68,261 +87,305 @@ def judge(
         only_local: whether to leave out how far errors have come: three runs of the whole model less.
         explained: steps and names of tensors whose difference is known and tolerated: what comes of them is not ill.
     """
-    flow = Flow(alignment)
-    court = _Court(flow, reference, candidate, runs)
+    flow = DataFlow(pairs)
+    court = _PairJudge(flow, reference, candidate, runs)
     if tolerance is not None:
         return [
-            court.trivial(pair) or judged_by_tolerance(pair, reference, candidate, tolerance)
+            court.settle_pair(pair) or judge_by_tolerance(pair, reference, candidate, tolerance)
             for pair in flow.pairs
         ]
-    possible = runs.possible or (runs.in_graph and court.dtype == "float32")
-    judged = court.by_runs(only_local=only_local) if possible and court.open_questions else None
-    return judged if judged is not None else court.by_model(explained)
+    possible = runs.can_rerun or (runs.uses_graph_runs and court.dtype == "float32")
+    judged = court.judge_by_runs(only_local=only_local) if possible and court.has_open_pairs else None
+    return judged if judged is not None else court.judge_by_model(explained)
 
 
-class _Court:
+class _PairJudge:
     """Judges the pairs of one comparison."""
 
-    def __init__(self, flow: Flow, reference: Side, candidate: Side, runs: Runs) -> None:
+    def __init__(self, flow: DataFlow, reference: Side, candidate: Side, runs: ReferenceRuns) -> None:
         self.flow, self.reference, self.candidate, self.runs = flow, reference, candidate, runs
-        self.dtype = candidate_dtype(flow.pairs)
-        self._settled: dict[int, Judged | None] = {}
+        self.dtype = infer_candidate_dtype(flow.pairs)
+        self._settled: dict[int, JudgedPair | None] = {}
         self._ranks = len(candidate.capture.ranks)
         self._same_engine = bool(reference.kind) and reference.kind == candidate.kind and self._ranks == 1
 
     @property
-    def open_questions(self) -> bool:
+    def has_open_pairs(self) -> bool:
         """Whether there is anything that hashes and equality do not settle."""
-        return any(self.trivial(pair) is None for pair in self.flow.pairs)
+        return any(self.settle_pair(pair) is None for pair in self.flow.pairs)
 
-    def trivial(self, pair: Pair) -> Judged | None:
+    def settle_pair(self, pair: TensorPair) -> JudgedPair | None:
         """Return the verdict on a pair that needs no judgement."""
-        key = self.flow.at(pair)
+        key = self.flow.order_of(pair)
         if key not in self._settled:
-            self._settled[key] = self._trivial(pair)
+            self._settled[key] = self._settle_exactly(pair)
         return self._settled[key]
 
-    def _trivial(self, pair: Pair) -> Judged | None:
-        if is_same(pair):
-            return Judged(pair, None, 0.0, 0.0, 1.0, Verdict.SAME, 1.0, "the same hash")
-        if not pair.kept:
-            return self._by_statistics(pair)
-        if is_float(pair) and not is_mask(pair):
+    def _settle_exactly(self, pair: TensorPair) -> JudgedPair | None:
+        if has_same_hash(pair):
+            return JudgedPair(pair, None, 0.0, 0.0, 1.0, PairVerdict.SAME, 1.0, "the same hash")
+        if not pair.has_values:
+            return self._judge_by_statistics(pair)
+        if is_float_pair(pair) and not is_mask(pair):
             return None
         if not is_exact(pair):
             note = "one side is quantised here: its integers are not these numbers"
-            return Judged(pair, None, 0.0, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "types", note=note)
-        wrong, count = unequal_rows(pair, self.reference, self.candidate)
+            return JudgedPair(pair, None, 0.0, 0.0, 1.0, PairVerdict.UNKNOWN, 0.0, "types", note=note)
+        wrong, count = find_unequal_rows(pair, self.reference, self.candidate)
         if not wrong:
-            return Judged(pair, None, 0.0, 0.0, 1.0, Verdict.SAME, 1.0, "equal")
-        tokens = self._tokens(pair, wrong)
-        if is_chosen(pair) and len(wrong) <= max(1, MANY_CHOICES * len(pair.tokens or ())):
-            note = f"chosen differently for {counted(len(wrong), 'row')}, as near ties may be"
-            return Judged(pair, None, count, 0.0, 1.0, Verdict.NOISE, 0.7, "choices", tokens, note)
-        return Judged(pair, None, count, 0.0, 1.0, Verdict.WRONG, 0.99, "has to be equal", tokens)
+            return JudgedPair(pair, None, 0.0, 0.0, 1.0, PairVerdict.SAME, 1.0, "equal")
+        tokens = self._token_positions(pair, wrong)
+        if is_chosen(pair) and len(wrong) <= max(1, MANY_CHOICES_SHARE * len(pair.tokens or ())):
+            note = f"chosen differently for {format_count(len(wrong), 'row')}, as near ties may be"
+            return JudgedPair(pair, None, count, 0.0, 1.0, PairVerdict.NOISE, 0.7, "choices", tokens, note)
+        return JudgedPair(pair, None, count, 0.0, 1.0, PairVerdict.WRONG, 0.99, "has to be equal", tokens)
 
-    def _by_statistics(self, pair: Pair) -> Judged:
+    def _judge_by_statistics(self, pair: TensorPair) -> JudgedPair:
         """Return what the statistics alone tell: a norm that is far off is wrong, else nobody knows."""
         reference_stats, candidate_stats = pair.reference.first.statistics, pair.candidate.first.statistics
         why = "the values of one side were not kept"
         if len(pair.candidate.records) > 1 or reference_stats.elements != candidate_stats.elements:
-            return Judged(pair, None, 0.0, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "statistics", note=why)
-        dtype = coarser(pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype)
+            return JudgedPair(pair, None, 0.0, 0.0, 1.0, PairVerdict.UNKNOWN, 0.0, "statistics", note=why)
+        dtype = coarser_dtype(pair.reference.first.layout.dtype, pair.candidate.first.layout.dtype)
         off = (
             abs(candidate_stats.l2 - reference_stats.l2) / reference_stats.l2
             if reference_stats.l2
             else float(candidate_stats.l2 > 0)
         )
-        usual = max(rounding(dtype) * math.sqrt(1 + self.flow.at(pair)), 1e-12)
+        usual = max(dtype_rounding_error(dtype) * math.sqrt(1 + self.flow.order_of(pair)), 1e-12)
         wrong = off > 16 * usual or (candidate_stats.nan > 0) != (reference_stats.nan > 0)
-        verdict = Verdict.WRONG if wrong else Verdict.UNKNOWN
-        certainty = CERTAINTY["statistics"] if wrong else 0.0
-        return Judged(pair, None, off, usual, 16.0, verdict, certainty, "statistics", note=why)
+        verdict = PairVerdict.WRONG if wrong else PairVerdict.UNKNOWN
+        certainty = BASIS_CERTAINTY["statistics"] if wrong else 0.0
+        return JudgedPair(pair, None, off, usual, 16.0, verdict, certainty, "statistics", note=why)
 
-    def by_runs(self, *, only_local: bool = False) -> list[Judged] | None:
+    def judge_by_runs(self, *, only_local: bool = False) -> list[JudgedPair] | None:
         """Return verdicts from runs of the reference again; none where it cannot be run."""
         local = self._available_runs(self.flow.pairs)
         global_runs = self._available_runs() if not only_local or local is None else None
         if global_runs is None and local is None:
             return None
-        judged: list[Judged] = []
+        judged: list[JudgedPair] = []
         wrong_before = False
-        near = self._near(*local) if local else {}
+        near = self._weigh_locally(*local) if local else {}
         for number, pair in enumerate(self.flow.pairs):
-            judged_pair = self.trivial(pair) or self._by_runs(
+            judged_pair = self.settle_pair(pair) or self._judge_pair_by_runs(
                 pair, near.get(number), global_runs, wrong_before
             )
-            wrong_before |= judged_pair.verdict is Verdict.WRONG
+            wrong_before |= judged_pair.verdict is PairVerdict.WRONG
             judged.append(judged_pair)
         return judged
 
-    def _near(self, truth: Run, honest: Sequence[Run]) -> dict[int, Weighed]:
+    def _weigh_locally(self, truth: ReferenceRun, honest: Sequence[ReferenceRun]) -> dict[int, WeighedError]:
         """Return each pair's local error, and settle what rounds more often in every layer alike."""
-        weighed_by_number: dict[int, Weighed] = {}
+        weighed_by_number: dict[int, WeighedError] = {}
         roles: dict[tuple[int, str], dict[int, float]] = {}
         for number, pair in enumerate(self.flow.pairs):
-            weighed = None if self.trivial(pair) else self._weighed(pair, truth, honest, local=True)
+            weighed = None if self.settle_pair(pair) else self._weigh_pair(pair, truth, honest, local=True)
             if weighed is not None:
                 weighed_by_number[number] = weighed
-                roles.setdefault((pair.step, role(pair.name)), {})[number] = weighed.whole
+                roles.setdefault((pair.step, tensor_role(pair.name)), {})[number] = weighed.tensor_ratio
         wider = limits_for(self.dtype, local=True, alike=False)
         for number, weighed in weighed_by_number.items():
             pair = self.flow.pairs[number]
-            peers = [ratio for other, ratio in roles[pair.step, role(pair.name)].items() if other != number]
-            mild = weighed.wrong and weighed.beyond * weighed.limit <= min(wider.whole, wider.row)
+            peers = [
+                ratio for other, ratio in roles[pair.step, tensor_role(pair.name)].items() if other != number
+            ]
+            mild = weighed.is_wrong and weighed.excess * weighed.limit <= min(wider.tensor, wider.row)
             if mild and is_rounding_elsewhere(weighed, peers):
                 weighed_by_number[number] = weighed._replace(
-                    limit=wider.whole, beyond=weighed.whole / wider.whole, rows=()
+                    limit=wider.tensor, excess=weighed.tensor_ratio / wider.tensor, rows=()
                 )
         return weighed_by_number
 
-    def _available_runs(self, pairs: Sequence[Pair] | None = None) -> tuple[Run, list[Run]] | None:
+    def _available_runs(
+        self, pairs: Sequence[TensorPair] | None = None
+    ) -> tuple[ReferenceRun, list[ReferenceRun]] | None:
         """Return the truth and honest runs, with pairs those from the candidate's own inputs; none where one kind is missing."""
         truth = self.runs.truth_run(pairs)
         honest = [self.runs.honest_run(self.dtype, pairs, alternative=other) for other in (False, True)]
         available = [run for run in honest if run is not None]
         return (truth, available) if truth is not None and available else None
 
-    def _by_runs(
-        self, pair: Pair, near: Weighed | None, whole: tuple[Run, list[Run]] | None, wrong_before: bool
-    ) -> Judged:
-        far = self._weighed(pair, *whole, local=False) if whole else None
-        difference = measure(pair, self.reference, self.candidate).difference
-        if near is None and far is None:
-            return self._unknown(pair, difference)
-        if near is not None and near.wrong:
-            return self._told(pair, near, Verdict.WRONG, difference, "local")
-        if near is not None and near.error > TOO_NARROW[0] and self._is_too_narrow(pair, near):
+    def _judge_pair_by_runs(
+        self,
+        pair: TensorPair,
+        local_error: WeighedError | None,
+        global_runs: tuple[ReferenceRun, list[ReferenceRun]] | None,
+        wrong_before: bool,
+    ) -> JudgedPair:
+        far = self._weigh_pair(pair, *global_runs, local=False) if global_runs else None
+        difference = measure_pair(pair, self.reference, self.candidate).difference
+        if local_error is None and far is None:
+            return self._unknown_verdict(pair, difference)
+        if local_error is not None and local_error.is_wrong:
+            return self._judged_pair(pair, local_error, PairVerdict.WRONG, difference, "local")
+        if (
+            local_error is not None
+            and local_error.tensor_error > TOO_NARROW_LIMITS[0]
+            and self._is_too_narrow(pair, local_error)
+        ):
             note = f"so is the reference in {self.dtype}: the type is too narrow here"
-            judged_pair = self._told(pair, near, Verdict.WRONG, difference, "local")
+            judged_pair = self._judged_pair(pair, local_error, PairVerdict.WRONG, difference, "local")
             return judged_pair._replace(
-                observed=near.error, expected=rounding(self.dtype), limit=TOO_NARROW[1], note=note
+                observed=local_error.tensor_error,
+                expected=dtype_rounding_error(self.dtype),
+                limit=TOO_NARROW_LIMITS[1],
+                note=note,
             )
-        if far is None or not far.wrong:
-            return self._told(pair, far or near, Verdict.NOISE, difference, "global" if far else "local")
-        if near is None:
-            verdict = Verdict.POISONED if wrong_before else Verdict.WRONG
-            return self._told(pair, far, verdict, difference, "global")
+        if far is None or not far.is_wrong:
+            return self._judged_pair(
+                pair, far or local_error, PairVerdict.NOISE, difference, "global" if far else "local"
+            )
+        if local_error is None:
+            verdict = PairVerdict.POISONED if wrong_before else PairVerdict.WRONG
+            return self._judged_pair(pair, far, verdict, difference, "global")
         if wrong_before:
-            return self._told(pair, far, Verdict.POISONED, difference, "global")
+            return self._judged_pair(pair, far, PairVerdict.POISONED, difference, "global")
         note = "more than honest runs have, but each operation before it is healthy: noise that was amplified"
-        return self._told(pair, far, Verdict.NOISE, difference, "global")._replace(note=note, confidence=0.8)
+        return self._judged_pair(pair, far, PairVerdict.NOISE, difference, "global")._replace(
+            note=note, confidence=0.8
+        )
 
-    def _is_too_narrow(self, pair: Pair, near: Weighed) -> bool:
+    def _is_too_narrow(self, pair: TensorPair, local_error: WeighedError) -> bool:
         """Whether one operation loses far more than a rounding, in honest runs too: numbers too small for the type."""
-        quantised = self._noisiest(pair, local=True) == "int8"
-        return not quantised and near.error > TOO_NARROW[1] * rounding(self._own_dtype(pair))
+        quantised = self._noisiest_dtype(pair, local=True) == "int8"
+        return not quantised and local_error.tensor_error > TOO_NARROW_LIMITS[1] * dtype_rounding_error(
+            self._candidate_dtype(pair)
+        )
 
-    def _unknown(self, pair: Pair, difference: Difference) -> Judged:
+    def _unknown_verdict(self, pair: TensorPair, difference: TensorDifference) -> JudgedPair:
         note, observed = "the reference, run again, has no such tensor", difference.relative_l2
-        return Judged(pair, difference, observed, 0.0, 1.0, Verdict.UNKNOWN, 0.0, "nothing", note=note)
+        return JudgedPair(
+            pair, difference, observed, 0.0, 1.0, PairVerdict.UNKNOWN, 0.0, "nothing", note=note
+        )
 
-    def _weighed(self, pair: Pair, truth: Run, honest: Sequence[Run], *, local: bool) -> Weighed | None:
+    def _weigh_pair(
+        self, pair: TensorPair, truth: ReferenceRun, honest: Sequence[ReferenceRun], *, local: bool
+    ) -> WeighedError | None:
         """Return a pair's error from the truth beside those of honest runs."""
-        truth_aligned = truth.aligned(pair)
-        others = [(run, aligned) for run in honest if (aligned := run.aligned(pair)) is not None]
+        truth_aligned = truth.aligned_tensor(pair)
+        others = [(run, aligned) for run in honest if (aligned := run.aligned_tensor(pair)) is not None]
         if truth_aligned is None or not others:
             return None
-        candidate_error = measure(pair._replace(reference=truth_aligned), truth.side, self.candidate)
+        candidate_error = measure_pair(pair._replace(reference=truth_aligned), truth.side, self.candidate)
         if (
             candidate_error.difference.sums.nan_reference
             and not candidate_error.difference.sums.nan_candidate
         ):
             return None  # a truth that is no number tells nothing
         if candidate_error.difference.not_finite:
-            return _not_finite(candidate_error)
+            return _weigh_not_finite(candidate_error)
         honest_errors = [
-            measure(run.beside(pair, aligned)._replace(reference=truth_aligned), truth.side, run.side)
+            measure_pair(
+                run.pair_with_run(pair, aligned)._replace(reference=truth_aligned), truth.side, run.side
+            )
             for run, aligned in others
         ]
-        step_error = self.runs.own_steps(self.flow.pairs).at(pair) if local else None
+        step_error = self.runs.quantiser_steps(self.flow.pairs).measure_step_noise(pair) if local else None
         honest_errors += [step_error] if step_error is not None else []
-        alike, dtype = self._alike(pair), self._noisiest(pair, local=local)
+        alike, dtype = self._is_same_code(pair), self._noisiest_dtype(pair, local=local)
         limits = limits_for(dtype, local=local, alike=alike, ranks=self._ranks)
-        if dtype == "int8" and self._own_dtype(pair) in ("float32", "float64"):
+        if dtype == "int8" and self._candidate_dtype(pair) in ("float32", "float64"):
             # Not all that is computed beside integers is quantised.
-            limits = limits._replace(floor=AMID_QUANTISED)
-        chance = BY_CHANCE["local" if local else "global"]
-        return weigh(
+            limits = limits._replace(floor=AMID_QUANTISED_FLOOR)
+        chance = CHANCE_MARGIN["local" if local else "global"]
+        return weigh_error(
             candidate_error,
             honest_errors,
-            self._own_dtype(pair),
+            self._candidate_dtype(pair),
             limits,
             chance=chance,
-            absolute=self._absolute(pair),
+            absolute=self._rotary_angle_error(pair),
         )
 
-    def _alike(self, pair: Pair) -> bool:
+    def _is_same_code(self, pair: TensorPair) -> bool:
         """Whether both compute a tensor by the same code: then an honest difference is chance alone."""
         one, other = pair.reference, pair.candidate
-        changed = other.join or one.changes or other.changes or other.after
-        if self.runs.in_graph:
+        changed = other.join or one.changes or other.changes or other.joined_changes
+        if self.runs.uses_graph_runs:
             return False  # what is expected is imitated
         return self._same_engine and one.first.place.op == other.first.place.op and not changed
 
-    def _noisiest(self, pair: Pair, *, local: bool) -> str:
+    def _noisiest_dtype(self, pair: TensorPair, *, local: bool) -> str:
         """Return the type whose noise a pair has: that of a quantiser drowns all others."""
         quantised = self.runs.quantised
-        here = quantised.inside(self.flow.module_of(pair)) if local else quantised.modules
+        here = quantised.scheme_inside(self.flow.module_of(pair)) if local else quantised.modules
         return "int8" if here else self.dtype
 
-    def _own_dtype(self, pair: Pair) -> str:
-        return coarser(pair.candidate.first.layout.dtype, self.dtype)
+    def _candidate_dtype(self, pair: TensorPair) -> str:
+        return coarser_dtype(pair.candidate.first.layout.dtype, self.dtype)
 
-    def _absolute(self, pair: Pair) -> float:
+    def _rotary_angle_error(self, pair: TensorPair) -> float:
         """Return what angles are off by: a frequency's rounding counts as often as the position says."""
-        place = place_of(pair)
+        place = reference_place(pair)
         if "rotary" not in f"{place.path}{place.op}".lower() and "position_embeddings" not in place.argument:
             return 0.0
-        tokens = tokens_of(pair)
+        tokens = row_tokens(pair)
         return float(2.0**-24 * (1 + max((token.position for token in tokens), default=0)))
 
-    def _told(
-        self, pair: Pair, weighed: Weighed | None, verdict: Verdict, difference: Difference, by: str
-    ) -> Judged:
+    def _judged_pair(
+        self,
+        pair: TensorPair,
+        weighed: WeighedError | None,
+        verdict: PairVerdict,
+        difference: TensorDifference,
+        evidence: str,
+    ) -> JudgedPair:
         assert weighed is not None
-        beyond = weighed.beyond
+        beyond = weighed.excess
         sure = 1 - 1 / beyond if beyond > 1 else 1 - beyond
-        confidence = CERTAINTY[by] * (0.5 + 0.5 * min(max(sure, 0.0), 1.0) ** 0.5) * pair.confidence
-        local = IN_GRAPH if self.runs.in_graph else LOCAL
-        basis = local if by == "local" else f"{GLOBAL} {self.dtype}" if by == "global" else by
-        tokens = self._tokens(pair, weighed.rows) if verdict in (Verdict.WRONG, Verdict.POISONED) else ()
+        confidence = (
+            BASIS_CERTAINTY[evidence] * (0.5 + 0.5 * min(max(sure, 0.0), 1.0) ** 0.5) * pair.confidence
+        )
+        local = GRAPH_BASIS if self.runs.uses_graph_runs else LOCAL_BASIS
+        basis = (
+            local
+            if evidence == "local"
+            else f"{GLOBAL_BASIS} {self.dtype}"
+            if evidence == "global"
+            else evidence
+        )
+        tokens = (
+            self._token_positions(pair, weighed.rows)
+            if verdict in (PairVerdict.WRONG, PairVerdict.POISONED)
+            else ()
+        )
         numbers = weighed.observed, weighed.expected, weighed.limit
-        return Judged(pair, difference, *numbers, verdict, confidence, basis, tokens)
+        return JudgedPair(pair, difference, *numbers, verdict, confidence, basis, tokens)
 
-    def _tokens(self, pair: Pair, rows: Sequence[int]) -> tuple[int, ...]:
-        tokens = tokens_of(pair)
+    def _token_positions(self, pair: TensorPair, rows: Sequence[int]) -> tuple[int, ...]:
+        tokens = row_tokens(pair)
         positions = dict.fromkeys(tokens[row].position for row in rows if row < len(tokens))
         return tuple(positions)[:MOST_TOKENS]
 
-    def by_model(self, explained: Collection[tuple[int, str]] = ()) -> list[Judged]:
+    def judge_by_model(self, explained: Collection[tuple[int, str]] = ()) -> list[JudgedPair]:
         """Return verdicts from the error model: the captures alone."""
-        model = ErrorModel(self._bits())
+        model = ErrorModel(self._quantiser_bits())
         errors: dict[int, float] = {}
         tainted: set[int] = set()
         judged = []
         for number, pair in enumerate(self.flow.pairs):
-            judged_pair = self.trivial(pair)
+            judged_pair = self.settle_pair(pair)
             if judged_pair is None:
-                before = [self.flow.at(one) for one in self.flow.before(pair)]
+                before = [self.flow.order_of(one) for one in self.flow.computed_from(pair)]
                 ill = any(one in tainted for one in before)
                 entering = [errors[one] for one in before if one in errors and one not in tainted]
-                judged_pair = self._by_model(pair, model, entering, ill=ill)
+                judged_pair = self._judge_pair_by_model(pair, model, entering, wrong_before=ill)
             error = judged_pair.difference.relative_l2 if judged_pair.difference else 0.0
             errors[number] = error if math.isfinite(error) else 1.0
             tolerated = (pair.step, pair.name) in explained
-            if judged_pair.verdict in (Verdict.WRONG, Verdict.POISONED) and not tolerated:
+            if judged_pair.verdict in (PairVerdict.WRONG, PairVerdict.POISONED) and not tolerated:
                 tainted.add(number)
             judged.append(judged_pair)
         return judged
 
-    def _bits(self) -> int:
+    def _quantiser_bits(self) -> int:
         """Return the fewest bits that the candidate's quantiser leaves, where the reference's does not leave the same; or 0.
 
         Engines may quantise what enters a product too, if its weights are quantised: only the same engine leaves the same.
         """
         same = self._same_engine and self.reference.spec.options == self.candidate.spec.options
-        alike = quantised_in(self.reference).modules if same else {}
+        alike = find_quantised_modules(self.reference).modules if same else {}
         return min(
             (
                 how.bits
@@ -332,34 +395,38 @@ class _Court:
             default=0,
         )
 
-    def _by_model(self, pair: Pair, model: ErrorModel, entering: list[float], *, ill: bool) -> Judged:
+    def _judge_pair_by_model(
+        self, pair: TensorPair, model: ErrorModel, entering: list[float], *, wrong_before: bool
+    ) -> JudgedPair:
         """Return the verdict on a pair; `ill`: something it was computed from is wrong already."""
-        measured = measure(pair, self.reference, self.candidate)
-        bad = Verdict.POISONED if ill else Verdict.WRONG
+        measured = measure_pair(pair, self.reference, self.candidate)
+        bad = PairVerdict.POISONED if wrong_before else PairVerdict.WRONG
         if measured.difference.not_finite:
-            return self._told(pair, _not_finite(measured), bad, measured.difference, "error model")
-        relative_error, worst, rows = _relative(measured)
-        expected = model.expected(pair, entering)
-        as_whole = relative_error / expected.whole / expected.limit
-        as_row = worst / expected.worst / expected.limit
+            return self._judged_pair(
+                pair, _weigh_not_finite(measured), bad, measured.difference, "error model"
+            )
+        relative_error, worst, rows = _relative_errors(measured)
+        expected = model.expected_error(pair, entering)
+        as_whole = relative_error / expected.overall / expected.limit
+        as_row = worst / expected.worst_row / expected.limit
         weighed = (
-            Weighed(relative_error, expected.whole, expected.limit, as_whole, rows, 0.0)
+            WeighedError(relative_error, expected.overall, expected.limit, as_whole, rows, 0.0)
             if as_whole >= as_row
-            else Weighed(worst, expected.worst, expected.limit, as_row, rows, 0.0)
+            else WeighedError(worst, expected.worst_row, expected.limit, as_row, rows, 0.0)
         )
-        if not weighed.wrong:
-            model.learn(Seen(pair, relative_error, worst), entering)
-        judged_pair = self._told(
-            pair, weighed, bad if weighed.wrong else Verdict.NOISE, measured.difference, "error model"
+        if not weighed.is_wrong:
+            model.learn(ObservedError(pair, relative_error, worst), entering)
+        judged_pair = self._judged_pair(
+            pair, weighed, bad if weighed.is_wrong else PairVerdict.NOISE, measured.difference, "error model"
         )
         return judged_pair._replace(basis=expected.basis)
 
 
-def _relative(measured: Measured) -> tuple[float, float, tuple[int, ...]]:
+def _relative_errors(measured: PairMeasurement) -> tuple[float, float, tuple[int, ...]]:
     """Return the relative error of the whole and of its worst row, and which rows are worst."""
     import numpy as np
 
-    sizes, errors = measured.sizes, measured.errors
+    sizes, errors = measured.row_sizes, measured.row_errors
     if not errors.size:
         return 0.0, 0.0, ()
     usual = float(np.mean(sizes)) or 1e-300
@@ -369,10 +436,10 @@ def _relative(measured: Measured) -> tuple[float, float, tuple[int, ...]]:
     return math.sqrt(float(errors.mean()) / usual), float(rows[order[0]]), tuple(order[:MOST_TOKENS].tolist())
 
 
-def _not_finite(measured: Measured) -> Weighed:
+def _weigh_not_finite(measured: PairMeasurement) -> WeighedError:
     """Return the verdict on a tensor that has NaN or infinities where the other has none."""
     import numpy as np
 
     full = measured.rows[:, 2].max(initial=0)
     rows = tuple(int(row) for row in np.flatnonzero(measured.rows[:, 2] < full)[:MOST_TOKENS])
-    return Weighed(math.inf, 0.0, 1.0, math.inf, rows, 0.0)
+    return WeighedError(math.inf, 0.0, 1.0, math.inf, rows, 0.0)

@@ -12,118 +12,130 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.compare.judge.envelope import Runs
-from trtdx.compare.judge.module_replay import Replays
-from trtdx.compare.judge.verdict import IN_GRAPH, LOCAL, judge
-from trtdx.compare.layer_paths import layer_of, layers_in
-from trtdx.compare.locate.data_flow import Flow, cache_of, is_inside, layer_of_pair, place_of
-from trtdx.compare.locate.segments import SegmentRuns, replayed_side
-from trtdx.compare.nouns import Judged, Verdict, Where
-from trtdx.compare.sides.side import BORDERS, EVERYTHING, open_side
+from trtdx.compare.align.data_flow import DataFlow, cache_part, is_inside, pair_layer, reference_place
+from trtdx.compare.judge.honest_runs import ReferenceRuns
+from trtdx.compare.judge.module_replay import ModuleReplays
+from trtdx.compare.judge.verdict import GRAPH_BASIS, LOCAL_BASIS, judge_pairs
+from trtdx.compare.layer_paths import count_layers, layer_number
+from trtdx.compare.locate.segment_runs import SegmentRuns, replay_side_module
+from trtdx.compare.nouns import JudgedPair, PairVerdict, Where
+from trtdx.compare.sides.side import ALL_TENSORS, MODULE_BORDERS, open_side
 from trtdx.errors import TrtdxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trtdx.compare.nouns import Pair
+    from trtdx.compare.nouns import TensorPair
     from trtdx.compare.sides.side import Side
 
-    Align = Callable[[Side, Side], Sequence[Pair]]
+    Align = Callable[[Side, Side], Sequence[TensorPair]]
 
 MOST_RUNS = 8
 MOST_NAMED = 64
 MOST_GOOD = 8
 
 
-class Located(NamedTuple):
+class FirstDivergence(NamedTuple):
     """Where a comparison first goes wrong."""
 
     where: Where | None  # none where nothing is wrong
-    first: Judged | None  # the verdict on that tensor
+    first: JudgedPair | None  # the verdict on that tensor
     still_good: tuple[str, ...]  # what it was computed from, and was healthy
     poisoned: tuple[str, ...]  # what is wrong because of it, in data-flow order
-    judged: list[Judged]  # all verdicts, as they are after this
+    judged: list[JudgedPair]  # all verdicts, as they are after this
     segment_runs: int  # how often a model or a part of one was run to find the place
     notes: tuple[str, ...] = ()  # what is to be known about how it was found
-    inner: tuple[Judged, ...] = ()  # verdicts on tensors that only finer taps showed
-    finer: tuple[Side, Side] | None = None  # the two sides that these are of
+    inner_verdicts: tuple[JudgedPair, ...] = ()  # verdicts on tensors that only finer taps showed
+    finer_sides: tuple[Side, Side] | None = None  # the two sides that these are of
 
 
-def locate(
-    judged: Sequence[Judged], reference: Side, candidate: Side, *, runs: Runs, align: Align | None = None
-) -> Located:
+def locate_first_divergence(
+    judged: Sequence[JudgedPair],
+    reference: Side,
+    candidate: Side,
+    *,
+    runs: ReferenceRuns,
+    align: Align | None = None,
+) -> FirstDivergence:
     """Return where two sides first go wrong.
 
     Sides are run again with finer taps where `align` is there to pair their tensors; else coarse captures stay as they are.
     """
-    search = _Search(list(judged), reference, candidate, runs, align)
-    return search.located()
+    search = _DivergenceSearch(list(judged), reference, candidate, runs, align)
+    return search.search()
 
 
-class _Search:
+class _DivergenceSearch:
     """The search for one place."""
 
     def __init__(
-        self, judged: list[Judged], reference: Side, candidate: Side, runs: Runs, align: Align | None
+        self,
+        judged: list[JudgedPair],
+        reference: Side,
+        candidate: Side,
+        runs: ReferenceRuns,
+        align: Align | None,
     ) -> None:
-        self.flow = Flow(result.pair for result in judged)
-        self.judged = sorted(judged, key=lambda result: self.flow.at(result.pair))
+        self.flow = DataFlow(result.pair for result in judged)
+        self.judged = sorted(judged, key=lambda result: self.flow.order_of(result.pair))
         self.reference, self.candidate, self.runs, self.align = reference, candidate, runs, align
         self.notes: list[str] = []
-        self.inner: list[Judged] = []
-        self.finer: tuple[Side, Side] | None = None
+        self.inner_verdicts: list[JudgedPair] = []
+        self.finer_sides: tuple[Side, Side] | None = None
 
-    def located(self) -> Located:
-        first = self._first()
+    def search(self) -> FirstDivergence:
+        first = self._first_confirmed()
         if first is not None:
-            first = self._where_it_counts(first)
+            first = self._skip_rotary_input(first)
         if first is None:
-            return Located(None, None, (), (), self.judged, self.runs.segment_runs, tuple(self.notes))
+            return FirstDivergence(None, None, (), (), self.judged, self.runs.segment_runs, tuple(self.notes))
         flow = self.flow
-        finer = self._refined(first)
+        finer = self._refine_inside(first)
         if finer is not None:
             first, flow = finer
-        good = self._still_good(first, flow)
+        good = self._good_before(first, flow)
         where = Where(
             step=first.pair.step,
             tensor=first.pair.name,
             module=flow.module_of(first.pair),
-            layer=layer_of_pair(first.pair),
+            layer=pair_layer(first.pair),
             rank=first.pair.candidate.first.rank,
             tokens=first.tokens,
         )
-        self._poison(first)
-        poisoned = (result.pair.name for result in self.judged if result.verdict is Verdict.POISONED)
+        self._mark_poisoned(first)
+        poisoned = (result.pair.name for result in self.judged if result.verdict is PairVerdict.POISONED)
         names = tuple(pair.name for pair in good[-MOST_GOOD:]), tuple(dict.fromkeys(poisoned))[:MOST_NAMED]
         runs, notes = self.runs.segment_runs, tuple(self.notes)
-        return Located(where, first, *names, self.judged, runs, notes, tuple(self.inner), self.finer)
+        return FirstDivergence(
+            where, first, *names, self.judged, runs, notes, tuple(self.inner_verdicts), self.finer_sides
+        )
 
-    def _first(self) -> Judged | None:
+    def _first_confirmed(self) -> JudgedPair | None:
         """Return the first that is wrong and stays so when its module is replayed."""
-        replays = Replays(self.reference, self.candidate, self.runs)
+        replays = ModuleReplays(self.reference, self.candidate, self.runs)
         ill: set[int] = set()
         try:
             for number, result in enumerate(self.judged):
-                if result.verdict in (Verdict.WRONG, Verdict.POISONED):
+                if result.verdict in (PairVerdict.WRONG, PairVerdict.POISONED):
                     ill.add(number)
-                if result.verdict is not Verdict.WRONG:
+                if result.verdict is not PairVerdict.WRONG:
                     continue
-                if not result.basis.startswith(("honest", "error model")) or self._spent:
+                if not result.basis.startswith(("honest", "error model")) or self._is_spent:
                     return result
-                again = replays.confirmed(result, self.flow, ill)
+                again = replays.replay_suspect(result, self.flow, ill)
                 if again is None:
                     return result
                 self.judged[number] = again
-                if again.verdict is Verdict.WRONG:
+                if again.verdict is PairVerdict.WRONG:
                     return again
         finally:
             replays.close()
             self.notes += replays.notes
         return None
 
-    def _where_it_counts(self, first: Judged) -> Judged:
+    def _skip_rotary_input(self, first: JudgedPair) -> JudgedPair:
         """Return the same tensor where a layer takes it: rotary embeddings only look at its type."""
-        place = place_of(first.pair)
+        place = reference_place(first.pair)
         if place.port != "in" or "rotary" not in place.path.rpartition(".")[2]:
             return first
         values_hash = first.pair.candidate.first.statistics.hash
@@ -132,64 +144,70 @@ class _Search:
                 result.pair.step == first.pair.step
                 and result.pair.candidate.first.statistics.hash == values_hash
             )
-            if same and "rotary" not in place_of(result.pair).path and result.verdict is not Verdict.NOISE:
-                return result._replace(verdict=Verdict.WRONG)
+            if (
+                same
+                and "rotary" not in reference_place(result.pair).path
+                and result.verdict is not PairVerdict.NOISE
+            ):
+                return result._replace(verdict=PairVerdict.WRONG)
         return first
 
     @property
-    def _spent(self) -> bool:
+    def _is_spent(self) -> bool:
         return self.runs.segment_runs >= MOST_RUNS
 
-    def _still_good(self, first: Judged, flow: Flow) -> list[Pair]:
-        verdicts = {id(result.pair): result.verdict for result in (*self.judged, *self.inner)}
+    def _good_before(self, first: JudgedPair, flow: DataFlow) -> list[TensorPair]:
+        verdicts = {id(result.pair): result.verdict for result in (*self.judged, *self.inner_verdicts)}
         before = [
             pair
-            for pair in flow.before(first.pair)
-            if verdicts.get(id(pair)) in (Verdict.SAME, Verdict.NOISE)
+            for pair in flow.computed_from(first.pair)
+            if verdicts.get(id(pair)) in (PairVerdict.SAME, PairVerdict.NOISE)
         ]
-        by_hash: dict[str, Pair] = {}
+        by_hash: dict[str, TensorPair] = {}
         for pair in before:
             by_hash.setdefault(pair.reference.first.statistics.hash, pair)
         return list(by_hash.values())
 
-    def _poison(self, first: Judged) -> None:
+    def _mark_poisoned(self, first: JudgedPair) -> None:
         """Mark what is wrong after the first as poisoned by it, unless its own operation is wrong as well."""
         begun = False
         for number, result in enumerate(self.judged):
             is_first = (result.pair.name, result.pair.step) == (first.pair.name, first.pair.step)
             begun |= result.pair.step > first.pair.step or is_first
-            own_mistake = is_first or result.basis in (LOCAL, IN_GRAPH)
-            if begun and result.verdict is Verdict.WRONG and not own_mistake:
-                self.judged[number] = result._replace(verdict=Verdict.POISONED)
+            own_mistake = is_first or result.basis in (LOCAL_BASIS, GRAPH_BASIS)
+            if begun and result.verdict is PairVerdict.WRONG and not own_mistake:
+                self.judged[number] = result._replace(verdict=PairVerdict.POISONED)
 
-    def _refined(self, first: Judged) -> tuple[Judged, Flow] | None:
+    def _refine_inside(self, first: JudgedPair) -> tuple[JudgedPair, DataFlow] | None:
         """Return the first wrong tensor inside a part of the model that the captures show from outside only."""
         if self.align is None or not (self.reference.spec.is_model and self.candidate.spec.is_model):
             return None
-        segment = self._segment(first)
+        segment = self._hidden_segment(first)
         if segment is None:
             return None
-        replayed = self._replayed_inside(first, segment)
+        replayed = self._refine_by_replay(first, segment)
         if replayed is not None:
             return replayed
         try:
-            sides = [self._finer(side, segment) for side in (self.reference, self.candidate)]
-            return self._judged_inside(segment, *sides)
+            sides = [self._rerun_segment(side, segment) for side in (self.reference, self.candidate)]
+            return self._refine_by_rerun(segment, *sides)
         except TrtdxError as err:
             self.notes.append(f"{segment.text} could not be looked into: {err}")
             return None
 
-    def _replayed_inside(self, first: Judged, segment: Segment) -> tuple[Judged, Flow] | None:
+    def _refine_by_replay(
+        self, first: JudgedPair, segment: ModelSegment
+    ) -> tuple[JudgedPair, DataFlow] | None:
         """Return the first wrong tensor inside a module that can be computed from its captured inputs alone."""
-        if not (segment.module and self.runs.possible):
+        if not (segment.module and self.runs.can_rerun):
             return None
         step, counted = first.pair.step, self.runs.segment_runs
         try:
-            reference = self._replayed(self.reference, segment, step)
-            candidate = self._replayed(self.candidate, segment, step)
+            reference = self._replay_side(self.reference, segment, step)
+            candidate = self._replay_side(self.candidate, segment, step)
             folder = self.runs.folder / f"inside-replay-{self.runs.segment_runs}"
             runs = SegmentRuns(self.runs, reference, candidate, folder, segment.module, step)
-            refined = self._wrong_inside(runs, reference, candidate)
+            refined = self._first_wrong_inside(runs, reference, candidate)
         except (TrtdxError, RuntimeError):  # of torch, which was given what it does not take
             self.runs.segment_runs = counted
             return None
@@ -197,51 +215,51 @@ class _Search:
             self.notes.append(f"{segment.text} was computed again from its inputs, with taps inside")
         return refined
 
-    def _replayed(self, side: Side, segment: Segment, step: int) -> Side:
+    def _replay_side(self, side: Side, segment: ModelSegment, step: int) -> Side:
         self.runs.segment_runs += 1
         folder = self.runs.folder / f"replay-{self.runs.segment_runs}"
-        return replayed_side(side, segment.module, segment.selector, step, folder)
+        return replay_side_module(side, segment.module, segment.selector, step, folder)
 
-    def _segment(self, first: Judged) -> Segment | None:
+    def _hidden_segment(self, first: JudgedPair) -> ModelSegment | None:
         """Return the part of the model between what was last good and what is wrong, if it hides anything."""
         module = self.flow.module_of(first.pair)
-        layer = layer_of(f"{module}.") if module else None
-        if layer is None and (cache := cache_of(first.pair)):
+        layer = layer_number(f"{module}.") if module else None
+        if layer is None and (cache := cache_part(first.pair)):
             layer = int(cache.split(".")[0])
-        if layer is not None and self._is_open(first.pair.step, layer):
+        if layer is not None and self._is_layer_captured(first.pair.step, layer):
             return self._closed_module(module)
-        hidden = self._hidden(module if layer is None else "")
+        hidden = self._uncaptured_modules(module if layer is None else "")
         if layer is None and any(is_inside(path, module) for path in hidden if module):
-            return Segment(module, 0, 0)
+            return ModelSegment(module, 0, 0)
         before = [
             number
-            for pair in self.flow.pairs[: self.flow.at(first.pair)]
-            if pair.step == first.pair.step and (number := layer_of_pair(pair)) is not None
+            for pair in self.flow.pairs[: self.flow.order_of(first.pair)]
+            if pair.step == first.pair.step and (number := pair_layer(pair)) is not None
         ]
-        last = layers_in(f"{path}." for path in hidden) if layer is None else layer + 1
+        last = count_layers(f"{path}." for path in hidden) if layer is None else layer + 1
         begin = max((number for number in before if number < last - (layer is not None)), default=-1) + 1
-        containers = (container_of(path, last - 1) for path in hidden)
+        containers = (layer_container(path, last - 1) for path in hidden)
         container = next((path for path in containers if path), "")
-        return Segment(container, begin, last) if container and begin < last else None
+        return ModelSegment(container, begin, last) if container and begin < last else None
 
-    def _closed_module(self, module: str) -> Segment | None:
+    def _closed_module(self, module: str) -> ModelSegment | None:
         """Return a part of a layer that has parts itself of which none was captured."""
-        if self.reference.capture.header.selector in (BORDERS, EVERYTHING) or not module:
+        if self.reference.capture.header.selector in (MODULE_BORDERS, ALL_TENSORS) or not module:
             return None
-        is_captured = any(is_inside(place_of(pair).path, module) for pair in self.flow.pairs)
-        hides = not is_captured and any(is_inside(path, module) for path in self._hidden(module))
-        return Segment(module, 0, 0) if hides else None
+        is_captured = any(is_inside(reference_place(pair).path, module) for pair in self.flow.pairs)
+        hides = not is_captured and any(is_inside(path, module) for path in self._uncaptured_modules(module))
+        return ModelSegment(module, 0, 0) if hides else None
 
-    def _is_open(self, step: int, layer: int) -> bool:
+    def _is_layer_captured(self, step: int, layer: int) -> bool:
         """Whether something inside a layer was captured."""
         return any(
             pair.step == step
-            and layer_of(path := place_of(pair).path) == layer
+            and layer_number(path := reference_place(pair).path) == layer
             and not path.endswith(f".{layer}")
             for pair in self.flow.pairs
         )
 
-    def _hidden(self, until: str) -> list[str]:
+    def _uncaptured_modules(self, until: str) -> list[str]:
         """Return the modules of the reference that were not captured, and are computed before one that is."""
         engine = self.reference.spec.open("")
         try:
@@ -253,36 +271,38 @@ class _Search:
         before = list(paths)[: list(paths).index(until) + 1] if until in paths else list(paths)
         return [path for path in paths if path not in captured and (path in before or is_inside(path, until))]
 
-    def _finer(self, side: Side, segment: Segment) -> Side:
+    def _rerun_segment(self, side: Side, segment: ModelSegment) -> Side:
         """Return a side run again with taps at all borders in one segment."""
         runs = self.runs
         runs.segment_runs += 1
-        folder, forced = runs.folder / f"segment-{runs.segment_runs}", self.reference.tokens() or None
+        folder, forced = runs.folder / f"segment-{runs.segment_runs}", self.reference.step_tokens() or None
         return open_side(
             runs.host, side.spec, runs.question, folder, forced=forced, selector=segment.selector
         )
 
-    def _judged_inside(
-        self, segment: Segment, reference: Side, candidate: Side
-    ) -> tuple[Judged, Flow] | None:
+    def _refine_by_rerun(
+        self, segment: ModelSegment, reference: Side, candidate: Side
+    ) -> tuple[JudgedPair, DataFlow] | None:
         folder = self.runs.folder / f"inside-{self.runs.segment_runs}"
-        runs = Runs(
+        runs = ReferenceRuns(
             self.runs.host, self.runs.question, folder, reference, candidate, selector=segment.selector
         )
         self.notes.append(f"{segment.text} was run again with taps inside")
-        return self._wrong_inside(runs, reference, candidate)
+        return self._first_wrong_inside(runs, reference, candidate)
 
-    def _wrong_inside(self, runs: Runs, reference: Side, candidate: Side) -> tuple[Judged, Flow] | None:
+    def _first_wrong_inside(
+        self, runs: ReferenceRuns, reference: Side, candidate: Side
+    ) -> tuple[JudgedPair, DataFlow] | None:
         assert self.align is not None
         pairs = list(self.align(reference, candidate))
-        self.inner = judge(pairs, reference, candidate, runs=runs, only_local=True)
-        self.finer = reference, candidate
-        self.runs.segment_runs += len(runs.made)
-        wrong = next((result for result in self.inner if result.verdict is Verdict.WRONG), None)
-        return (wrong, Flow(result.pair for result in self.inner)) if wrong is not None else None
+        self.inner_verdicts = judge_pairs(pairs, reference, candidate, runs=runs, only_local=True)
+        self.finer_sides = reference, candidate
+        self.runs.segment_runs += len(runs.run_names)
+        wrong = next((result for result in self.inner_verdicts if result.verdict is PairVerdict.WRONG), None)
+        return (wrong, DataFlow(result.pair for result in self.inner_verdicts)) if wrong is not None else None
 
 
-class Segment(NamedTuple):
+class ModelSegment(NamedTuple):
     """A part of a model: a module, or layers of a container from one to another."""
 
     path: str
@@ -309,7 +329,7 @@ class Segment(NamedTuple):
         return f"{self.path}.{self.begin}" + (f" to {self.end - 1}" if self.end - self.begin > 1 else "")
 
 
-def container_of(path: str, layer: int) -> str:
+def layer_container(path: str, layer: int) -> str:
     """Return what holds the layers, if a path is of this layer: "model.layers"."""
     head, dot, _ = f"{path}.".partition(f".{layer}.")
-    return head if dot and layer_of(path) == layer else ""
+    return head if dot and layer_number(path) == layer else ""

@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtdx.compare.report.report import layer_of_row
+from trtdx.compare.report.comparison_report import output_layer
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
 from trtdx.render.charts import BLUE, GREEN, ORANGE, RED, Chart, Curve, Mark, check_drawing, inline_svg, write
@@ -16,10 +16,10 @@ from trtdx.render.table import cell_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trtdx.compare.report.report import ComparisonReport, TensorRow
+    from trtdx.compare.report.comparison_report import ComparisonReport, TensorRow
     from trtdx.model import Finding, Section
 
-KINDS = (".html", ".png", ".svg")
+PICTURE_SUFFIXES = (".html", ".png", ".svg")
 SHOWN_FIRST, FOLDED = ("changes", "way"), ("unmatched", "about")
 MOST_EVIDENCE = 4
 MOST_MARKED = 100
@@ -55,22 +55,22 @@ def drift_chart(report: ComparisonReport) -> Chart:
     Over the layers where tensors leave layers, else over all tensors in the order of the data's flow. What is bitwise
     the same has no place on a scale of decades: it stands below.
     """
-    step, rows = _drifting(report.tensors)
-    by_layer = any(layer_of_row(row.tensor) is not None for _, row in rows)
+    step, rows = _drift_rows(report.tensors)
+    by_layer = any(output_layer(row.tensor) is not None for _, row in rows)
     over = "layers" if by_layer else "tensors, in the order of their flow"
     sizes = [size for _, row in rows for size in (row.observed, row.expected) if 0 < size < math.inf]
     return Chart(
         title=f"drift over the {over}" + (f" at step {step}" if step else ""),
         x="layer" if by_layer else "tensor",
         y="relative error",
-        curves=tuple(curve for curve in _curves(rows, min(sizes, default=0.0) / 2) if len(curve.x)),
+        curves=tuple(curve for curve in _drift_curves(rows, min(sizes, default=0.0) / 2) if len(curve.x)),
         marks=tuple(Mark(number, "first that is wrong") for number, row in rows if row.verdict in _BAD)[:1],
         log_y=bool(sizes),
         whole_x=True,
     )
 
 
-def _curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Curve]:
+def _drift_curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Curve]:
     x = [number for number, _ in rows]
     if any(row.observed for _, row in rows):
         limits = [row.expected * row.limit if row.expected else None for _, row in rows]
@@ -78,20 +78,22 @@ def _curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Cur
         yield Curve("observed", x, [row.observed or None for _, row in rows], BLUE, "-", marker)
         yield Curve("expected of this precision", x, [row.expected or None for _, row in rows], ORANGE, "-")
         yield Curve("limit", x, limits, ORANGE, "--")
-    yield Curve("wrong", *_points(rows, "wrong", "poisoned"), RED, "", "o")
-    same, _ = _points(rows, "same")
+    yield Curve("wrong", *_points_with_verdict(rows, "wrong", "poisoned"), RED, "", "o")
+    same, _ = _points_with_verdict(rows, "same")
     yield Curve("bitwise the same", same, [floor] * len(same), GREEN, "", "o")
 
 
-def _points(rows: Sequence[tuple[int, TensorRow]], *verdicts: str) -> tuple[list[float], list[float | None]]:
+def _points_with_verdict(
+    rows: Sequence[tuple[int, TensorRow]], *verdicts: str
+) -> tuple[list[float], list[float | None]]:
     points = [(number, row.observed) for number, row in rows if row.verdict in verdicts]
     return [number for number, _ in points], [observed for _, observed in points]
 
 
-def _drifting(rows: Sequence[TensorRow]) -> tuple[int, list[tuple[int, TensorRow]]]:
+def _drift_rows(rows: Sequence[TensorRow]) -> tuple[int, list[tuple[int, TensorRow]]]:
     """Return a step and its rows by depth: the first step at which one is wrong, or else the first."""
     judged = [row for row in rows if row.verdict != "unknown"]
-    layers = [(number, row) for row in judged if (number := layer_of_row(row.tensor)) is not None]
+    layers = [(number, row) for row in judged if (number := output_layer(row.tensor)) is not None]
     by_depth = layers if len({number for number, _ in layers}) > 1 else list(enumerate(judged))
     bad = next((row.step for _, row in by_depth if row.verdict in _BAD), None)
     step = bad if bad is not None else min((row.step for _, row in by_depth), default=0)
@@ -101,7 +103,7 @@ def _drifting(rows: Sequence[TensorRow]) -> tuple[int, list[tuple[int, TensorRow
 def check_picture(path: str) -> None:
     """Raise where a picture cannot be written: better before the models are run than after."""
     kind = Path(path).suffix.lower()
-    if kind not in KINDS:
+    if kind not in PICTURE_SUFFIXES:
         raise InputError(
             f"{path} is not a kind of picture that can be written", fix="name it .png, .svg or .html"
         )
@@ -123,26 +125,26 @@ def write_picture(report: ComparisonReport, path: str) -> None:
 
 def comparison_html(report: ComparisonReport) -> str:
     """Return a comparison as HTML: verdict, cause, the short table, the drift; what explains less is folded."""
-    parts = [STYLE, '<div class="trtdx">', f"<p>{_verdict(report)}</p>"]
-    parts += [part for finding in report.findings for part in _finding(finding)]
+    parts = [STYLE, '<div class="trtdx">', f"<p>{_verdict_html(report)}</p>"]
+    parts += [part for finding in report.findings for part in _finding_html(finding)]
     sections = {section.key: section for section in report.sections}
-    parts += [_table(sections[key]) for key in SHOWN_FIRST if key in sections]
-    parts.append(_curve(report))
+    parts += [_section_html(sections[key]) for key in SHOWN_FIRST if key in sections]
+    parts.append(_chart_html(report))
     for key in FOLDED:
         if key in sections:
-            title, table = escape(sections[key].title), _table(sections[key], title=False)
+            title, table = escape(sections[key].title), _section_html(sections[key], title=False)
             parts.append(f"<details><summary>{title}</summary>{table}</details>")
     parts += [f'<p class="dim">not read: {escape(note)}</p>' for note in report.summary.partial]
     return "\n".join((*parts, "</div>"))
 
 
-def _verdict(report: ComparisonReport) -> str:
+def _verdict_html(report: ComparisonReport) -> str:
     mark = "wrong" if report.findings else "good" if report.compared else "dim"
     symbol = {"wrong": "✗", "good": "✓", "dim": "?"}[mark]
     return f'<span class="{mark}">{symbol}</span> <b>{escape(report.summary.text)}</b>'
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def _finding_html(finding: Finding) -> Iterator[str]:
     head = f"{finding.severity.value}[{finding.code}]"
     rows = "".join(
         f"<li><span class='dim'>{escape(evidence.where)}:</span> {escape(evidence.text)}</li>"
@@ -156,7 +158,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield f"<details><summary>why, and what to do</summary><p>{escape(finding.why)}</p><ul>{fixes}</ul></details>"
 
 
-def _table(section: Section, *, title: bool = True) -> str:
+def _section_html(section: Section, *, title: bool = True) -> str:
     numbers = [
         all(isinstance(row[at], (int, float)) or row[at] is None for row in section.rows)
         for at in range(len(section.columns))
@@ -165,14 +167,14 @@ def _table(section: Section, *, title: bool = True) -> str:
     heads = "".join(
         f"<th{mark}>{escape(name)}</th>" for mark, name in zip(kind, section.columns, strict=True)
     )
-    rows = "".join(f"<tr>{''.join(_cells(section, row, kind))}</tr>" for row in section.rows)
+    rows = "".join(f"<tr>{''.join(_cells_html(section, row, kind))}</tr>" for row in section.rows)
     head = f"<thead><tr>{heads}</tr></thead>" if any(section.columns) else ""
     caption = f'<div class="dim">{escape(section.title)}</div>' if title else ""
     note = f'<div class="dim">{escape(section.note)}</div>' if section.note else ""
     return f"{caption}<table>{head}<tbody>{rows}</tbody></table>{note}"
 
 
-def _cells(section: Section, row: Sequence[object], kind: Sequence[str]) -> Iterator[str]:
+def _cells_html(section: Section, row: Sequence[object], kind: Sequence[str]) -> Iterator[str]:
     for name, mark, value in zip(section.columns, kind, row, strict=True):
         text = escape(cell_text(value))  # type: ignore[arg-type]
         if name == "tensor":
@@ -183,7 +185,7 @@ def _cells(section: Section, row: Sequence[object], kind: Sequence[str]) -> Iter
             yield f"<td{mark}>{text}</td>"
 
 
-def _curve(report: ComparisonReport) -> str:
+def _chart_html(report: ComparisonReport) -> str:
     if not any(row.observed for row in report.tensors):
         return ""
     try:

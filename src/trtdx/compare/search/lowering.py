@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.judge.error_model import accumulated, rounding
+from trtdx.compare.judge.error_model import accumulated_error, dtype_rounding_error
 from trtdx.errors import UnknownNameError
-from trtdx.formats.onnx.casts import TYPES, convert, lowered
-from trtdx.formats.onnx.probes import shadowed
-from trtdx.formats.onnx.quantise import quantisable, quantised, quantised_twins, ranges_of
+from trtdx.formats.onnx.lower_precision import LOWER_DTYPES, convert_precision, list_lowerable_operations
+from trtdx.formats.onnx.probes import duplicate_in_lower_precision
+from trtdx.formats.onnx.quantise import (
+    add_int8_twins,
+    list_quantisable_products,
+    measure_input_ranges,
+    quantise_products,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,33 +33,37 @@ class Lowering(NamedTuple):
     operations: list[str]
     share: float  # what an honest operation is off by, relative
     convert: Callable[[Collection[str]], ir.Model]  # the model in less, but for some operations
-    shadowed: Callable[
+    shadow_model: Callable[
         [], tuple[ir.Model, dict[str, str]]
     ]  # the model with every operation done again in less
-    own: Callable[[Array], float]  # the relative error that an operation with this result is expected to make
+    expected_error: Callable[
+        [Array], float
+    ]  # the relative error that an operation with this result is expected to make
 
 
-def lowering_of(model: ir.Model, dtype: str, engine: Any, samples: Sequence[Mapping[str, Array]]) -> Lowering:
+def choose_lowering(
+    model: ir.Model, dtype: str, engine: Any, samples: Sequence[Mapping[str, Array]]
+) -> Lowering:
     """Return the way that a type means; for int8 the samples tell how large numbers are."""
     if dtype == INT8:
-        return _int8_products(model, ranges_of(model, engine, samples))
-    if dtype not in TYPES:
-        raise UnknownNameError("type to search for", dtype, (*TYPES, INT8))
+        return _int8_products(model, measure_input_ranges(model, engine, samples))
+    if dtype not in LOWER_DTYPES:
+        raise UnknownNameError("type to search for", dtype, (*LOWER_DTYPES, INT8))
     return Lowering(
-        lowered(model, dtype),
-        rounding(dtype),
-        convert=lambda keep: convert(model, dtype, keep),
-        shadowed=lambda: shadowed(model, dtype),
-        own=lambda true: accumulated(dtype, true.shape[-1] if true.ndim else 1),
+        list_lowerable_operations(model, dtype),
+        dtype_rounding_error(dtype),
+        convert=lambda keep: convert_precision(model, dtype, keep),
+        shadow_model=lambda: duplicate_in_lower_precision(model, dtype),
+        expected_error=lambda true: accumulated_error(dtype, true.shape[-1] if true.ndim else 1),
     )
 
 
 def _int8_products(model: ir.Model, ranges: Ranges) -> Lowering:
     """Return products with constant weights in int8: weights by channel, what is multiplied by one scale."""
     return Lowering(
-        [product.operation for product in quantisable(model)],
+        [product.operation for product in list_quantisable_products(model)],
         INT8_SHARE,
-        convert=lambda keep: quantised(model, ranges, keep),
-        shadowed=lambda: quantised_twins(model, ranges),
-        own=lambda true: INT8_SHARE,
+        convert=lambda keep: quantise_products(model, ranges, keep),
+        shadow_model=lambda: add_int8_twins(model, ranges),
+        expected_error=lambda true: INT8_SHARE,
     )

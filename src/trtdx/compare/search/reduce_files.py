@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trtdx.compare.sides.side import Spec
-from trtdx.engines.onnxruntime.segments import extracted
+from trtdx.compare.sides.side import SideSpec
+from trtdx.engines.onnxruntime.segments import extract_subgraph
 from trtdx.errors import TrtdxError
 from trtdx.formats.onnx.edit import remove_metadata, save_model
-from trtdx.formats.onnx.graph import CLASSES
+from trtdx.formats.onnx.module_graph import CLASSES
 from trtdx.formats.onnx.proto import SCOPES
 from trtdx.model import Report, Section, Summary
-from trtdx.optional import need
+from trtdx.optional import import_optional
 from trtdx.tensors.cache_names import cache_key
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trtdx.compare.search.reduce_graph import Case
+    from trtdx.compare.search.reduce_graph import PartCase
     from trtdx.engines.engine import Array
     from trtdx.host import Host
     from trtdx.model import Where
     from trtdx.rule import RuleBook
 
 
-class Reduced(NamedTuple):
+class Reproducer(NamedTuple):
     """What was written."""
 
     folder: str
@@ -44,23 +44,23 @@ class Reduced(NamedTuple):
     confirmed: bool  # the command was seen to find the mistake
 
 
-class Found(NamedTuple):
+class FailingPart(NamedTuple):
     """A failing case, the graph it is of, and whose values are right."""
 
-    case: Case
+    case: PartCase
     graph: Any
     against: str
 
 
-def write_case(found: Found, target: Path) -> None:
+def write_case(failing: FailingPart, target: Path) -> None:
     """Write the model with its own weights, and the arrays."""
-    graphs = need("onnx_ir", extra="onnx", to="write ONNX models")
-    case = found.case
-    part = extracted(found.graph, case.part.inputs, case.part.outputs)
-    model = graphs.Model(part, ir_version=found.graph.model.ir_version)
+    graphs = import_optional("onnx_ir", extra="onnx", purpose="write ONNX models")
+    case = failing.case
+    part = extract_subgraph(failing.graph, case.part.inputs, case.part.outputs)
+    model = graphs.Model(part, ir_version=failing.graph.model.ir_version)
     remove_metadata(model, keep=(SCOPES, CLASSES))
     part.name = "reduced"
-    names = {str(value.name): _plain_name(str(value.name)) for value in (*part.inputs, *part.outputs)}
+    names = {str(value.name): _identifier_name(str(value.name)) for value in (*part.inputs, *part.outputs)}
     for value in (*part.inputs, *part.outputs):
         value.name = names[str(value.name)]
     save_model(model, target / "model.onnx")
@@ -69,7 +69,7 @@ def write_case(found: Found, target: Path) -> None:
     save_arrays(target / "expected", results)
 
 
-def _plain_name(name: str) -> str:
+def _identifier_name(name: str) -> str:
     """Return a tensor's name as one word, and not one that stands for a decoder's tokens or cache."""
     word = re.sub(r"\W+", "_", name).strip("_") or "tensor"
     return f"fed_{word}" if word == "input_ids" or cache_key(word) else word
@@ -85,24 +85,29 @@ def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
     if all(array.dtype.kind in "fiub" for array in named.values()):
         np.savez(stem.with_suffix(".npz"), **named)
         return stem.with_suffix(".npz")
-    numpy_format = need("safetensors.numpy", extra="torch", to="write bfloat16 arrays")
+    numpy_format = import_optional("safetensors.numpy", extra="torch", purpose="write bfloat16 arrays")
     contiguous = {name: np.ascontiguousarray(array) for name, array in named.items()}
     numpy_format.save_file(contiguous, stem.with_suffix(".safetensors"))
     return stem.with_suffix(".safetensors")
 
 
-def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook) -> tuple[str, bool]:
+def reproduce_command(
+    host: Host, spec: SideSpec, case: PartCase, target: Path, book: RuleBook
+) -> tuple[str, bool]:
     """Return the command that shows the mistake, and whether it was seen to; with a tolerance where it needs one."""
     from trtdx.compare.judge.tolerance import Tolerances
     from trtdx.compare.run import Plan, compare
-    from trtdx.compare.sides.side import Question
+    from trtdx.compare.sides.side import ComparisonQuestion
 
     inputs, expected = (next(target.glob(f"{stem}.*")) for stem in ("inputs", "expected"))
-    local = Spec(spec.kind, str(target / "model.onnx"), spec.options)
+    local = SideSpec(spec.kind, str(target / "model.onnx"), spec.options)
     plan = Plan(
-        reference=str(expected), candidate=local.text, question=Question(inputs=str(inputs)), attribute=False
+        reference=str(expected),
+        candidate=local.text,
+        question=ComparisonQuestion(inputs=str(inputs)),
+        attribute=False,
     )
-    local_text = Spec(spec.kind, "model.onnx", spec.options).text
+    local_text = SideSpec(spec.kind, "model.onnx", spec.options).text
     plain = f"trtdx compare {expected.name} {shlex.quote(local_text)} --inputs {inputs.name}"
     try:
         if compare(host, plan, book).findings:
@@ -115,48 +120,53 @@ def command_for(host: Host, spec: Spec, case: Case, target: Path, book: RuleBook
     return f"{plain} --atol {most:.3g}", bool(findings)
 
 
-def reduced_from(found: Found, folder: str, command: str, confirmed: bool) -> Reduced:
-    case, graph = found.case, found.graph
-    part = extracted(graph, case.part.inputs, case.part.outputs)
+def reproducer_from_case(failing: FailingPart, folder: str, command: str, confirmed: bool) -> Reproducer:
+    case, graph = failing.case, failing.graph
+    part = extract_subgraph(graph, case.part.inputs, case.part.outputs)
     operators = tuple(node.op_type for node in part)
     shapes = {name: tuple(array.shape) for name, array in case.inputs[0].items()}
     errors = case.observed, case.allowed
-    return Reduced(folder, command, operators, shapes, *errors, found.against, case.runs, confirmed)
+    return Reproducer(folder, command, operators, shapes, *errors, failing.against, case.runs, confirmed)
 
 
-def write_words(done: Reduced, where: Where, target: Path) -> None:
+def write_readme(reproducer: Reproducer, where: Where, target: Path) -> None:
     shapes = "\n".join(
-        f"- `{name}`: {'x'.join(map(str, shape)) or 'one number'}" for name, shape in done.inputs.items()
+        f"- `{name}`: {'x'.join(map(str, shape)) or 'one number'}"
+        for name, shape in reproducer.inputs.items()
     )
-    text = f"""# {counted(len(done.operators), "operator")} that differ{"s" if len(done.operators) == 1 else ""} from {done.against}
+    text = f"""# {format_count(len(reproducer.operators), "operator")} that differ{"s" if len(reproducer.operators) == 1 else ""} from {reproducer.against}
 
-Operators: {", ".join(done.operators)}. First wrong tensor of the whole model: `{where.tensor}`, step {where.step}.
-The result is off by {done.observed:.3g} (relative L2); precision explains {done.allowed:.3g}.
+Operators: {", ".join(reproducer.operators)}. First wrong tensor of the whole model: `{where.tensor}`, step {where.step}.
+The result is off by {reproducer.observed:.3g} (relative L2); precision explains {reproducer.allowed:.3g}.
 
 Run in this folder:
 
-    {done.command}
+    {reproducer.command}
 
 It is fed (`inputs`, right values):
 
 {shapes}
 
-`expected` holds what should come out: the values of {done.against}.
+`expected` holds what should come out: the values of {reproducer.against}.
 """
     (target / "README.md").write_text(text, encoding="utf-8")
     script = target / "reproduce.sh"
-    script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {done.command} "$@"\n', encoding="utf-8")
+    script.write_text(
+        f'#!/bin/sh\ncd "$(dirname "$0")" && exec {reproducer.command} "$@"\n', encoding="utf-8"
+    )
     script.chmod(0o755)
 
 
-def report_of(done: Reduced) -> Report:
+def reproducer_report(reproducer: Reproducer) -> Report:
     """Return what was written as a report."""
-    left = re.sub(r"[\[\]']", "", str(list(done.operators[:8])))
+    left = re.sub(r"[\[\]']", "", str(list(reproducer.operators[:8])))
     text = (
-        f"{done.folder}: {counted(len(done.operators), 'operator')} ({left}) off by {done.observed:.3g} "
-        f"where precision explains {done.allowed:.3g}, against {done.against}"
+        f"{reproducer.folder}: {format_count(len(reproducer.operators), 'operator')} ({left}) off by {reproducer.observed:.3g} "
+        f"where precision explains {reproducer.allowed:.3g}, against {reproducer.against}"
     )
-    rows = ((done.command, "seen to fail" if done.confirmed else "not confirmed", done.runs),)
+    rows = (
+        (reproducer.command, "seen to fail" if reproducer.confirmed else "not confirmed", reproducer.runs),
+    )
     columns = ("run in that folder", "tried", "parts computed")
     return Report(
         summary=Summary(text), sections=(Section("reduced", "a report that can be run", columns, rows),)

@@ -13,22 +13,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.capture.session.replay import replay_from
-from trtdx.compare.search.reduce_files import Reduced
-from trtdx.compare.search.reduce_graph import wrong
+from trtdx.capture.session.replay import replay_module
+from trtdx.compare.search.reduce_files import Reproducer
+from trtdx.compare.search.reduce_graph import measure_error
 from trtdx.compare.sides.side import open_side, parse_side
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from trtdx.compare.run import Plan
-    from trtdx.compare.sides.side import Side, Spec
+    from trtdx.compare.sides.side import Side, SideSpec
     from trtdx.engines.engine import Array
     from trtdx.host import Host
     from trtdx.model import Where
 
 MOST_SECONDS = 300.0
-LOCAL = re.compile(r"^(_name_or_path|_commit_hash|transformers_version)$")
+LOCAL_KEYS = re.compile(r"^(_name_or_path|_commit_hash|transformers_version)$")
 SCRIPT = '''"""Computes one module from stored weights and inputs, and says how far off the result is."""
 import sys
 from pathlib import Path
@@ -67,30 +67,32 @@ sys.exit(bool(not error <= {limit:.3g}))
 '''
 
 
-def reduce_torch(host: Host, plan: Plan, where: Where, target: Path) -> Reduced:
+def reduce_torch(host: Host, plan: Plan, where: Where, target: Path) -> Reproducer:
     """Write a module of a torch candidate."""
     specs = parse_side(host, plan.reference), parse_side(host, plan.candidate)
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:
         side = open_side(host, specs[1], plan.question, Path(scratch) / "candidate")
-        inputs = _entering(side, where)
-        observed = _leaving(side, where)
+        inputs = _module_inputs(side, where)
+        observed = _module_output(side, where)
         if specs[0].is_model:
-            right = _expected(specs[0], side, where)
+            right = _reference_output(specs[0], side, where)
         else:
-            right = _leaving(open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where)
-    bad, error, allowed = wrong(right, observed)
+            right = _module_output(
+                open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where
+            )
+    bad, error, allowed = measure_error(right, observed)
     if not bad:
         raise InputError(f"{where.module} is right by itself with the inputs it had")
-    _write(specs[1], where, target, inputs, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
+    _write_module(specs[1], where, target, inputs, right, allowed, (error * max(allowed, 1e-30)) ** 0.5)
     shapes = {name: tuple(array.shape) for name, array in inputs.items()}
     done = host.run([sys.executable, str(target / "reproduce.py")], timeout_s=MOST_SECONDS)
-    return Reduced(
+    return Reproducer(
         str(target), "python reproduce.py", (where.module,), shapes, error, allowed, "the reference's module",
         runs=2, confirmed=done.status == 1,
     )  # fmt: skip
 
 
-def _entering(side: Side, where: Where) -> dict[str, Array]:
+def _module_inputs(side: Side, where: Where) -> dict[str, Array]:
     records = side.kept_records(where.module, "in", where.step)
     inputs = {record.name.rpartition(":")[2]: side.capture.values(record) for record in records}
     if not inputs:
@@ -100,32 +102,32 @@ def _entering(side: Side, where: Where) -> dict[str, Array]:
     return inputs
 
 
-def _leaving(side: Side, where: Where) -> Array:
+def _module_output(side: Side, where: Where) -> Array:
     records = side.kept_records(where.module, "out", where.step)
     if not records:
         raise InputError(f"what leaves {where.module or 'the model'} is not there")
     return side.capture.values(records[0])
 
 
-def _expected(spec: Spec, candidate: Side, where: Where) -> Array:
+def _reference_output(spec: SideSpec, candidate: Side, where: Where) -> Array:
     """Return what the reference's module makes of the candidate's inputs."""
     engine = spec.open()
     try:
-        return replay_from(candidate.capture, engine, where.module, step=where.step).leaving[0].replayed
+        return replay_module(candidate.capture, engine, where.module, step=where.step).outputs[0].replayed
     finally:
         engine.close()
 
 
-def _write(
-    spec: Spec,
+def _write_module(
+    spec: SideSpec,
     where: Where,
     target: Path,
-    given: dict[str, Array],
+    inputs: dict[str, Array],
     right: Array,
     allowed: float,
     limit: float,
 ) -> None:
-    tensors = need("safetensors.torch", extra="torch", to="write weights")
+    tensors = import_optional("safetensors.torch", extra="torch", purpose="write weights")
     engine: Any = spec.open()
     module = engine.model.get_submodule(where.module)
     weights = {name: value.detach().contiguous().clone() for name, value in module.state_dict().items()}
@@ -135,11 +137,13 @@ def _write(
         if name not in weights
     }
     tensors.save_file(weights, target / "module.safetensors")
-    tensors.save_file({name: _tensor(array) for name, array in given.items()}, target / "inputs.safetensors")
-    tensors.save_file({"out": _tensor(right)}, target / "expected.safetensors")
+    tensors.save_file(
+        {name: _torch_tensor(array) for name, array in inputs.items()}, target / "inputs.safetensors"
+    )
+    tensors.save_file({"out": _torch_tensor(right)}, target / "expected.safetensors")
     settings = engine.model.config.to_dict()
     attention = str(getattr(engine.model.config, "_attn_implementation", "") or "eager")
-    clean = {name: value for name, value in settings.items() if not LOCAL.match(name)}
+    clean = {name: value for name, value in settings.items() if not LOCAL_KEYS.match(name)}
     (target / "config.json").write_text(json.dumps(clean, indent=1, default=str), encoding="utf-8")
     dtype = str(next(iter(engine.model.parameters())).dtype).removeprefix("torch.")
     text = SCRIPT.format(attention=attention, dtype=dtype, path=where.module, allowed=allowed, limit=limit)
@@ -147,7 +151,7 @@ def _write(
     engine.close()
 
 
-def _tensor(array: Array) -> Any:
+def _torch_tensor(array: Array) -> Any:
     from trtdx.engines.torch.values import tensor_from_array
 
     return tensor_from_array(array, "cpu").contiguous()

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.capture.dumps.files import name_parts
-from trtdx.capture.store.format import Header
+from trtdx.capture.dumps.tensor_files import split_export_key
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.sides.side import Spec, parse_side
+from trtdx.compare.sides.side import SideSpec, parse_side
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 from trtdx.tensors.statistics import source_from_array
-from trtdx.tensors.taps import place_of
+from trtdx.tensors.taps import place_from_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 
-class Live(Spec, frozen=True):
+class LiveModule(SideSpec, frozen=True):
     """A torch module of the caller's. Runs that change it, to try out mistakes or other types, get a copy."""
 
     module: Any = None
@@ -39,18 +39,20 @@ class Live(Spec, frozen=True):
     def open(self, selector: str = "", **changed: str) -> Engine:
         from trtdx.engines.torch.engine import TorchEngine
 
-        return TorchEngine(self._copy(**changed) if self.copied or changed else self.module, selector)
+        return TorchEngine(self._copy_module(**changed) if self.copied or changed else self.module, selector)
 
-    def _copy(self, dtype: str = "", attention: str = "", **_: str) -> Any:
+    def _copy_module(self, dtype: str = "", attention: str = "", **_: str) -> Any:
         module = copy.deepcopy(self.module)
         if dtype:
-            module = module.to(getattr(need("torch", extra="torch", to="run a module"), dtype))
+            module = module.to(
+                getattr(import_optional("torch", extra="torch", purpose="run a module"), dtype)
+            )
         if attention and hasattr(module, "set_attn_implementation"):
             module.set_attn_implementation(attention)
         return module
 
 
-def spec_of(host: Host, given: Any, folder: Path, *, copied: bool = True) -> Spec:
+def spec_from_value(host: Host, value: Any, folder: Path, *, copied: bool = True) -> SideSpec:
     """Return what was handed in as one side of a comparison.
 
     It may be a text or path, an opened capture, a torch module, or arrays by name. Arrays go into the folder as a
@@ -59,22 +61,22 @@ def spec_of(host: Host, given: Any, folder: Path, *, copied: bool = True) -> Spe
     Raises:
         InputError: it is nothing that can be compared.
     """
-    if isinstance(given, (str, PathLike)):
-        return parse_side(host, str(given))
-    if isinstance(given, Capture):
-        return Spec("capture", str(given.folder))
-    if hasattr(given, "named_modules"):
-        return Live("hf", str(_settings_of(given, folder)), {}, given, copied)
-    if isinstance(given, Mapping):
-        _capture_of(given, folder)
-        return Spec("capture", str(folder))
+    if isinstance(value, (str, PathLike)):
+        return parse_side(host, str(value))
+    if isinstance(value, Capture):
+        return SideSpec("capture", str(value.folder))
+    if hasattr(value, "named_modules"):
+        return LiveModule("hf", str(_write_config(value, folder)), {}, value, copied)
+    if isinstance(value, Mapping):
+        _write_capture(value, folder)
+        return SideSpec("capture", str(folder))
     raise InputError(
-        f"a {type(given).__name__} cannot be compared",
+        f"a {type(value).__name__} cannot be compared",
         fix="give a text such as 'hf:DIR', a path, a Capture, a torch module, or arrays by name",
     )
 
 
-def _settings_of(module: Any, folder: Path) -> Path:
+def _write_config(module: Any, folder: Path) -> Path:
     """Write a module's config where that of a model's folder is."""
     folder.mkdir(parents=True)
     config: Any = getattr(module, "config", None)
@@ -83,25 +85,27 @@ def _settings_of(module: Any, folder: Path) -> Path:
     return folder
 
 
-def _capture_of(arrays: Mapping[str, Any], folder: Path) -> None:
+def _write_capture(arrays: Mapping[str, Any], folder: Path) -> None:
     """Write arrays by name as a capture; "step3/name" is of step 3."""
     if not arrays:
         raise InputError("there are no arrays in it", fix="give arrays by name")
     named = sorted(
-        ((*name_parts(str(name)), array) for name, array in arrays.items()), key=lambda parts: parts[:2]
+        ((*split_export_key(str(name)), array) for name, array in arrays.items()), key=lambda parts: parts[:2]
     )
-    with CaptureWriter(folder, Header(run="arrays", details={"format": "arrays"}), parquet=False) as writer:
+    with CaptureWriter(
+        folder, CaptureHeader(run="arrays", details={"format": "arrays"}), parquet=False
+    ) as writer:
         for _, step, name, array in named:
-            writer.add(step, place_of(name), source_from_array(_plain(name, array)), values=True)
+            writer.add(step, place_from_name(name), source_from_array(_numpy_array(name, array)), values=True)
 
 
-def saved_arrays(arrays: Mapping[str, Any], file: Path) -> Path:
+def write_arrays(arrays: Mapping[str, Any], file: Path) -> Path:
     """Write what a model is fed as an npz file."""
-    np.savez(file, **{str(name): _plain(str(name), array) for name, array in arrays.items()})
+    np.savez(file, **{str(name): _numpy_array(str(name), array) for name, array in arrays.items()})
     return file
 
 
-def _plain(name: str, array: Any) -> Any:
+def _numpy_array(name: str, array: Any) -> Any:
     """Return an array or tensor as an array of numbers."""
     if hasattr(array, "detach"):  # torch
         from trtdx.engines.torch.values import array_from_tensor

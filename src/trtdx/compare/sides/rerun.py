@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from trtdx.capture.session.selection import Wanted, parse_positions, parse_steps
+from trtdx.capture.session.selection import CaptureSelection, parse_positions, parse_steps
 from trtdx.capture.session.steps import PROMPT, PROMPT_MASK, step_notes
 from trtdx.capture.store.format import CaptureError
-from trtdx.compare.sides.packages import ENGINES
-from trtdx.compare.sides.side import EVERYTHING, Question, Side, Spec, record_session
-from trtdx.engines.generate import start_state
-from trtdx.engines.opening import find_model
+from trtdx.compare.sides.needed_packages import ENGINE_OF_KIND
+from trtdx.compare.sides.side import ALL_TENSORS, ComparisonQuestion, Side, SideSpec, record_session
+from trtdx.engines.generate import initial_state
+from trtdx.engines.open_engine import find_model
 from trtdx.errors import InputError
 from trtdx.tensors.taps import parse_selector
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from trtdx.capture.session.steps import Session
-    from trtdx.capture.store.format import Header
+    from trtdx.capture.session.steps import CaptureSession
+    from trtdx.capture.store.format import CaptureHeader
     from trtdx.capture.store.reader import Capture
     from trtdx.engines.engine import Array, Engine
-    from trtdx.engines.state import Sampling
+    from trtdx.engines.generation_state import Sampling
 
 
-class Fed(NamedTuple):
+class CapturedFeeds(NamedTuple):
     """What a captured run was fed: a prompt and the tokens it went on with, or arrays by name for each step."""
 
     prompt: Array | None = None
@@ -36,12 +36,14 @@ class Fed(NamedTuple):
     sampling: Sampling | None = None
     steps: tuple[Mapping[str, Array], ...] = ()
 
-    def question(self, folder: Path) -> Question:
+    def to_question(self, folder: Path) -> ComparisonQuestion:
         """Return the same as a question; arrays go into a file of the folder."""
         if self.prompt is not None and self.mask is not None:
             rows = zip(self.prompt, self.mask, strict=True)
             prompts = tuple(tuple(row[mask != 0].tolist()) for row, mask in rows)
-            return Question(prompts=prompts, new_tokens=0 if self.tokens is None else self.tokens.shape[1])
+            return ComparisonQuestion(
+                prompts=prompts, new_tokens=0 if self.tokens is None else self.tokens.shape[1]
+            )
         file = folder / "inputs.npz"
         arrays = {
             f"step{number}/{name}": array
@@ -49,48 +51,48 @@ class Fed(NamedTuple):
             for name, array in feeds.items()
         }
         np.savez(file, **arrays)  # type: ignore[arg-type]
-        return Question(inputs=str(file))
+        return ComparisonQuestion(inputs=str(file))
 
 
-def spec_of_baseline(capture: Capture, given: Spec | None = None) -> Spec:
+def spec_from_capture(capture: Capture, model: SideSpec | None = None) -> SideSpec:
     """Return the model of a capture as it was run; a model that is given stands in its place.
 
     Raises:
         InputError: the capture does not say what was run, or that is not there.
     """
     header = capture.header
-    kind = next((kind for kind, engine in ENGINES.items() if engine == header.engine), "")
+    kind = next((kind for kind, engine in ENGINE_OF_KIND.items() if engine == header.engine), "")
     if len(capture.ranks) > 1:
         raise InputError(
             f"{capture.folder} was made by {len(capture.ranks)} ranks, which are not started again here",
-            fix=f"capture the ranks again, and name that: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"capture the ranks again, and name that: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
-    if given is None:
-        return Spec(kind, _model_of(capture, kind), _options(header))
-    if given.kind == kind:
-        return Spec(kind, given.path, {**_options(header), **given.options})
-    return given
+    if model is None:
+        return SideSpec(kind, _captured_model(capture, kind), _captured_options(header))
+    if model.kind == kind:
+        return SideSpec(kind, model.path, {**_captured_options(header), **model.options})
+    return model
 
 
-def _model_of(capture: Capture, kind: str) -> str:
+def _captured_model(capture: Capture, kind: str) -> str:
     model = capture.header.details.get("model")
     if not kind or not isinstance(model, str) or not model:
         raise InputError(
             f"{capture.folder} does not say which model it is of"
             + (f": {capture.partial[0]}" if capture.partial else ""),
-            fix=f"name it, or a new capture of it: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name it, or a new capture of it: trtdx compare baseline {capture.folder} MODEL",
         )
     try:
         find_model(model)
     except InputError as err:
         raise InputError(
             f"{capture.folder} is of {model}, which cannot be run from here: {err.message}",
-            fix=f"name where it is now: trtdx compare --baseline {capture.folder} MODEL",
+            fix=f"name where it is now: trtdx compare baseline {capture.folder} MODEL",
         ) from err
     return model
 
 
-def _options(header: Header) -> dict[str, str]:
+def _captured_options(header: CaptureHeader) -> dict[str, str]:
     """Return the options of a side that give the same run."""
     details = header.details
     names = {"dtype": "dtype", "attention": "attention", "threads": "threads", "optimisation": "level"}
@@ -106,7 +108,7 @@ def _options(header: Header) -> dict[str, str]:
     return options | {str(name): str(value) for name, value in (details.get("settings") or {}).items()}
 
 
-def fed_in(capture: Capture) -> Fed:
+def read_captured_feeds(capture: Capture) -> CapturedFeeds:
     """Return what a captured run was fed.
 
     Raises:
@@ -115,9 +117,9 @@ def fed_in(capture: Capture) -> Fed:
     notes = step_notes(capture, rank=capture.ranks[0])
     complete = [notes[number] for number in range(len(notes)) if number in notes]
     if complete:
-        prompt, mask = _kept(capture, PROMPT, 0), _kept(capture, PROMPT_MASK, 0)
+        prompt, mask = _kept_values(capture, PROMPT, 0), _kept_values(capture, PROMPT_MASK, 0)
         tokens = np.array([note.tokens for note in complete], np.int64).T
-        return Fed(prompt, mask, tokens, complete[0].sampling)
+        return CapturedFeeds(prompt, mask, tokens, complete[0].sampling)
     runs = [note.step for note in capture.notes(rank=capture.ranks[0]) if note.data.get("kind") == "run"]
     steps = [
         {
@@ -133,46 +135,48 @@ def fed_in(capture: Capture) -> Fed:
             problem = f"has no whole step to run again: {capture.partial[0]}"
         raise InputError(
             f"{capture.folder} {problem}",
-            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare --baseline {capture.folder} NEW_CAPTURE",
+            fix=f"keep a new baseline with `trtdx capture`, or name a new capture: trtdx compare baseline {capture.folder} NEW_CAPTURE",
         )
-    return Fed(steps=tuple(steps))
+    return CapturedFeeds(steps=tuple(steps))
 
 
-def _kept(capture: Capture, name: str, step: int) -> Array:
+def _kept_values(capture: Capture, name: str, step: int) -> Array:
     record = capture.record(name, step=step, rank=capture.ranks[0])
     return capture.values(record)
 
 
-def rerun(spec: Spec, capture: Capture, fed: Fed, folder: Path) -> Side:
+def rerun_capture(spec: SideSpec, capture: Capture, feeds: CapturedFeeds, folder: Path) -> Side:
     """Run what a capture is of into a new one: the same taps, steps and positions; values where the old one has some."""
-    selector = capture.header.selector or EVERYTHING
+    selector = capture.header.selector or ALL_TENSORS
     engine = spec.open(selector)
     try:
-        with record_session(engine, folder, _wanted(capture), run=spec.text, selector=selector) as session:
-            _feed(session, engine, fed)
+        with record_session(
+            engine, folder, _captured_selection(capture), run=spec.text, selector=selector
+        ) as session:
+            _feed_session(session, engine, feeds)
     finally:
         engine.close()
     return Side(spec, folder)
 
 
-def _feed(session: Session, engine: Engine, fed: Fed) -> None:
-    if fed.prompt is None:
-        for feeds in fed.steps:
+def _feed_session(session: CaptureSession, engine: Engine, captured: CapturedFeeds) -> None:
+    if captured.prompt is None:
+        for feeds in captured.steps:
             session.compute({name: array for name, array in feeds.items() if name in engine.inputs})
         return
-    assert fed.tokens is not None
-    state = start_state(engine, fed.prompt, attention_mask=fed.mask, sampling=fed.sampling)
-    for _ in session.generate(state, fed.tokens.shape[1], forced=fed.tokens):
+    assert captured.tokens is not None
+    state = initial_state(engine, captured.prompt, attention_mask=captured.mask, sampling=captured.sampling)
+    for _ in session.generate(state, captured.tokens.shape[1], forced=captured.tokens):
         pass
 
 
-def _wanted(capture: Capture) -> Wanted:
+def _captured_selection(capture: Capture) -> CaptureSelection:
     """Return what of a run the capture has."""
     details: dict[str, Any] = capture.header.details
-    values_selector = details.get("values") or (EVERYTHING if _has_values(capture) else "")
+    values_selector = details.get("values") or (ALL_TENSORS if _has_values(capture) else "")
     every = details.get("every", 1)
     try:
-        return Wanted(
+        return CaptureSelection(
             parse_selector(str(values_selector)) if values_selector else None,
             parse_steps(str(details.get("steps", ""))),
             every if isinstance(every, int) and every > 0 else 1,

@@ -17,25 +17,25 @@ from urllib.parse import parse_qsl
 import msgspec
 import numpy as np
 
-from trtdx.capture.dumps.importers import import_capture
+from trtdx.capture.dumps.import_dump import import_capture
 from trtdx.capture.run import header_details, is_decoder
-from trtdx.capture.session.inputs import MADE_UP_PROMPT, feeds_from, made_up_feeds
-from trtdx.capture.session.record import Recorder
-from trtdx.capture.session.selection import Wanted
-from trtdx.capture.session.steps import Session, step_notes
-from trtdx.capture.store.format import Header
+from trtdx.capture.session.inputs import DUMMY_PROMPT, dummy_feeds, feeds_from_file
+from trtdx.capture.session.recorder import Recorder
+from trtdx.capture.session.selection import CaptureSelection
+from trtdx.capture.session.steps import CaptureSession, step_notes
+from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture, is_capture
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.compare.sides.packages import ENGINES
-from trtdx.engines.generate import completed_feeds
-from trtdx.engines.opening import Options, find_model, open_engine
+from trtdx.compare.sides.needed_packages import ENGINE_OF_KIND
+from trtdx.engines.generate import complete_feeds
+from trtdx.engines.open_engine import EngineOptions, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trtdx.capture.store.reader import Record
+    from trtdx.capture.store.reader import TensorRecord
     from trtdx.engines.engine import Array, Engine
     from trtdx.host import Host
 
@@ -44,13 +44,13 @@ KNOWN_OPTIONS = {
     "onnx": ("level", "threads", "disabled"),
     "trt": (),
 }
-SETTINGS = ("session.", "optimization.", "mlas.")  # how entries of ONNX Runtime's configuration begin
-RUNNER = "?runner="  # which of the runs in a Polygraphy file
-BORDERS = "**:* & is:module"
-EVERYTHING = "**:*"
+SESSION_SETTINGS = ("session.", "optimization.", "mlas.")  # how entries of ONNX Runtime's configuration begin
+RUNNER_QUERY = "?runner="  # which of the runs in a Polygraphy file
+MODULE_BORDERS = "**:* & is:module"
+ALL_TENSORS = "**:*"
 
 
-class Spec(msgspec.Struct, frozen=True):
+class SideSpec(msgspec.Struct, frozen=True):
     """What was given for one side."""
 
     kind: str  # "hf", "onnx", "trt", "capture" or "dump"
@@ -59,7 +59,7 @@ class Spec(msgspec.Struct, frozen=True):
 
     @property
     def is_model(self) -> bool:
-        return self.kind in ENGINES
+        return self.kind in ENGINE_OF_KIND
 
     @property
     def text(self) -> str:
@@ -69,19 +69,19 @@ class Spec(msgspec.Struct, frozen=True):
     def open(self, selector: str = "", **changed: str) -> Engine:
         """Return the model on its engine, some options changed."""
         options = {**self.options, **changed}
-        engine_options = Options(
+        engine_options = EngineOptions(
             optimisation=options.get("level", "all"),
             dtype=options.get("dtype", "auto"),
             attention=options.get("attention", ""),
             threads=int(options.get("threads", "0")),
             compiled=options.get("compiled", "") in ("1", "yes", "true"),
-            settings=tuple(option for option in options.items() if option[0].startswith(SETTINGS)),
+            settings=tuple(option for option in options.items() if option[0].startswith(SESSION_SETTINGS)),
             disabled=tuple(filter(None, options.get("disabled", "").split(","))),
         )
-        return open_engine(find_model(self.path), ENGINES[self.kind], selector, engine_options)
+        return open_engine(find_model(self.path), ENGINE_OF_KIND[self.kind], selector, engine_options)
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What both sides are given."""
 
     prompts: tuple[tuple[int, ...], ...] = ()
@@ -89,24 +89,24 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str = ""  # a file of arrays
 
 
-def parse_side(host: Host, text: str) -> Spec:
+def parse_side(host: Host, text: str) -> SideSpec:
     """Return what a text means."""
     kind, colon, rest = text.partition(":")
-    if colon and kind in ENGINES:
+    if colon and kind in ENGINE_OF_KIND:
         path, _, query = rest.partition("?")
         options = _parse_options(query, text)
         for name in options:
-            if name not in KNOWN_OPTIONS[kind] and not (kind == "onnx" and name.startswith(SETTINGS)):
+            if name not in KNOWN_OPTIONS[kind] and not (kind == "onnx" and name.startswith(SESSION_SETTINGS)):
                 raise UnknownNameError(f"option of {kind}:", name, KNOWN_OPTIONS[kind])
         if not options.get("threads", "0").isdigit():
             raise InputError(f"threads={options['threads']} is not a number")
         find_model(path)
-        return Spec(kind, path, options)
+        return SideSpec(kind, path, options)
     if is_capture(text):
-        return Spec("capture", text)
-    file, mark, runner = text.rpartition(RUNNER)
+        return SideSpec("capture", text)
+    file, mark, runner = text.rpartition(RUNNER_QUERY)
     if mark and host.kind(file) == "file":
-        return Spec("dump", file, {"runner": runner})
+        return SideSpec("dump", file, {"runner": runner})
     if host.kind(text) == "absent":
         raise InputError(
             f"there is no {text}",
@@ -115,8 +115,8 @@ def parse_side(host: Host, text: str) -> Spec:
     try:
         engine = find_model(text).engines[0]
     except InputError:
-        return Spec("dump", text)
-    return Spec(next(kind for kind, name in ENGINES.items() if name == engine), text)
+        return SideSpec("dump", text)
+    return SideSpec(next(kind for kind, name in ENGINE_OF_KIND.items() if name == engine), text)
 
 
 def _parse_options(query: str, text: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _parse_options(query: str, text: str) -> dict[str, str]:
 class Side:
     """One side: its capture, open, and its model if it has one."""
 
-    def __init__(self, spec: Spec, folder: Path, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, spec: SideSpec, folder: Path, notes: tuple[str, ...] = ()) -> None:
         self.spec, self.folder = spec, folder
         self.notes = notes  # what is to be known of how it came here
         self.selector = ""  # what was captured, where it is less than all module borders
@@ -145,7 +145,7 @@ class Side:
         """The engine that computed it, "" where nobody knows."""
         return self.capture.header.engine
 
-    def kept_records(self, path: str, port: str, step: int) -> list[Record]:
+    def kept_records(self, path: str, port: str, step: int) -> list[TensorRecord]:
         """Return what enters ("in") or leaves ("out") a module at a step, of the first rank, where values were kept."""
         records = self.capture.records(step=step, rank=self.capture.ranks[0])
         return [
@@ -154,12 +154,12 @@ class Side:
             if (record.place.path, record.place.port) == (path, port) and record.kept
         ]
 
-    def tokens(self) -> list[list[int]]:
+    def step_tokens(self) -> list[list[int]]:
         """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
         notes = step_notes(self.capture, rank=self.capture.ranks[0])
         return [notes[number].tokens for number in sorted(notes)]
 
-    def chosen(self) -> list[list[int]]:
+    def chosen_tokens(self) -> list[list[int]]:
         """Return the tokens that the model chose at each step, also where others were forced on it."""
         notes = step_notes(self.capture, rank=self.capture.ranks[0])
         return [notes[number].chosen or notes[number].tokens for number in sorted(notes)]
@@ -167,12 +167,12 @@ class Side:
 
 def open_side(
     host: Host,
-    spec: Spec,
-    question: Question,
+    spec: SideSpec,
+    question: ComparisonQuestion,
     folder: Path,
     *,
     forced: list[list[int]] | None = None,
-    selector: str = BORDERS,
+    selector: str = MODULE_BORDERS,
     changed: Mapping[str, str] | None = None,
     budget_bytes: int | None = None,
 ) -> Side:
@@ -191,11 +191,11 @@ def open_side(
     if spec.kind == "capture":
         return Side(spec, Path(spec.path))
     if spec.kind == "dump":
-        notes = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).told
+        notes = import_capture(host, spec.path, str(folder), runner=spec.options.get("runner", "")).notes
         return Side(spec, folder, notes)
-    engine, selector = _opened(spec, selector, dict(changed or {}))
+    engine, selector = _open_with_selector(spec, selector, dict(changed or {}))
     try:
-        run_into(
+        record_run(
             host,
             engine,
             question,
@@ -212,28 +212,28 @@ def open_side(
     return Side(spec, folder)
 
 
-def _opened(spec: Spec, selector: str, changed: dict[str, str]) -> tuple[Engine, str]:
+def _open_with_selector(spec: SideSpec, selector: str, changed: dict[str, str]) -> tuple[Engine, str]:
     try:
         return spec.open(selector, **changed), selector
     except InputError as err:
-        if selector != BORDERS or "nothing is selected" not in err.message:
+        if selector != MODULE_BORDERS or "nothing is selected" not in err.message:
             raise
-    return spec.open(EVERYTHING, **changed), EVERYTHING
+    return spec.open(ALL_TENSORS, **changed), ALL_TENSORS
 
 
-def run_into(
+def record_run(
     host: Host,
     engine: Engine,
-    question: Question,
+    question: ComparisonQuestion,
     folder: Path,
     *,
     forced: list[list[int]] | None = None,
     run: str = "",
-    selector: str = EVERYTHING,
+    selector: str = ALL_TENSORS,
     budget_bytes: int | None = None,
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
-    selection = Wanted(values=parse_selector(EVERYTHING))
+    selection = CaptureSelection(values=parse_selector(ALL_TENSORS))
     with record_session(
         engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes
     ) as session:
@@ -243,7 +243,7 @@ def run_into(
             return
         tokens = np.array(forced, np.int64).T if forced else None
         steps = len(forced) if forced else question.new_tokens
-        for _ in session.generate(question.prompts or (MADE_UP_PROMPT,), steps, forced=tokens):
+        for _ in session.generate(question.prompts or (DUMMY_PROMPT,), steps, forced=tokens):
             pass
 
 
@@ -251,20 +251,20 @@ def run_into(
 def record_session(
     engine: Engine,
     folder: Path,
-    selection: Wanted,
+    selection: CaptureSelection,
     *,
     run: str,
     selector: str,
     budget_bytes: int | None = None,
-) -> Iterator[Session]:
+) -> Iterator[CaptureSession]:
     """Give a session of an engine whose steps go into a new capture."""
-    header = Header(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
+    header = CaptureHeader(run=run, engine=engine.kind, selector=selector, details=header_details(engine))
     with CaptureWriter(folder, header, parquet=False, value_budget_bytes=budget_bytes) as writer:
-        yield Session(engine, writer, Recorder(writer, selection, engine.places()))
+        yield CaptureSession(engine, writer, Recorder(writer, selection, engine.places()))
 
 
-def question_feeds(host: Host, engine: Engine, question: Question) -> list[dict[str, Array]]:
+def question_feeds(host: Host, engine: Engine, question: ComparisonQuestion) -> list[dict[str, Array]]:
     """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
     if not question.inputs:
-        return [made_up_feeds(engine.inputs)]
-    return [completed_feeds(engine, feeds) for feeds in feeds_from(host, question.inputs)]
+        return [dummy_feeds(engine.inputs)]
+    return [complete_feeds(engine, feeds) for feeds in feeds_from_file(host, question.inputs)]

@@ -18,25 +18,31 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Array, Read, Sink, Tapped
-from trtdx.engines.onnxruntime.replay import InParts
+from trtdx.engines.engine import Array, OperatorInput, Sink, TapEffect
+from trtdx.engines.onnxruntime.replay import PartialEngine
 from trtdx.engines.onnxruntime.segments import (
-    Segment,
-    Sizes,
-    bounds_within,
-    cost_of_taps,
-    cost_of_weights,
-    extracted,
-    segments,
+    GraphSegment,
+    ValueSizes,
+    bounds_within_budget,
+    extract_subgraph,
+    split_graph,
+    tap_bytes_by_node,
     weight_bytes,
+    weight_bytes_by_node,
 )
-from trtdx.engines.onnxruntime.session import Options, Session, give_back, optimised_operators, runtime
-from trtdx.formats.onnx.graph import Graph
+from trtdx.engines.onnxruntime.session import (
+    OrtOptions,
+    OrtSession,
+    count_optimised_operators,
+    import_onnxruntime,
+    trim_free_memory,
+)
 from trtdx.formats.onnx.model import open_model
-from trtdx.formats.onnx.places import Tap, all_taps, declared
-from trtdx.tensors.feeds import checked_feeds
+from trtdx.formats.onnx.module_graph import OnnxGraph
+from trtdx.formats.onnx.places import OnnxTap, all_taps, declared_input
+from trtdx.tensors.feeds import check_feeds
 from trtdx.tensors.taps import Place, Selector, parse_selector
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,12 +51,12 @@ if TYPE_CHECKING:
 SLACK_BYTES = 64 << 20  # of freed memory that may wait to be given back
 
 
-def places(path: str | Path) -> list[Place]:
+def onnx_model_places(path: str | Path) -> list[Place]:
     """Return every place of a model, in the order of the data's flow, without reading a weight."""
-    return list(dict.fromkeys(tap.place for tap in all_taps(Graph(open_model(path)))))
+    return list(dict.fromkeys(tap.place for tap in all_taps(OnnxGraph(open_model(path)))))
 
 
-class OrtEngine(InParts):
+class OrtEngine(PartialEngine):
     """A model, what to watch in it, and where what is seen goes."""
 
     kind = "onnxruntime"
@@ -88,26 +94,26 @@ class OrtEngine(InParts):
         self.path, self.sink = Path(path), sink
         self.budget_bytes, self.weight_budget_bytes = budget_bytes, weight_budget_bytes
         sparing = budget_bytes is not None or weight_budget_bytes is not None
-        self.options = Options(
+        self.options = OrtOptions(
             optimisation, tuple(providers), threads, sparing, tuple((settings or {}).items()), tuple(disabled)
-        ).checked()
-        self.graph = Graph(open_model(path))
+        ).validate()
+        self.graph = OnnxGraph(open_model(path))
         self.all_taps = all_taps(self.graph)
-        self.taps = _selected(self.all_taps, selector)
-        self.inputs = {str(value.name): declared(value) for value in self.graph.inputs}
+        self.taps = _select_taps(self.all_taps, selector)
+        self.inputs = {str(value.name): declared_input(value) for value in self.graph.inputs}
         self.outputs = [str(value.name) for value in self.graph.outputs]
         self.step = 0  # the number that the next run has
         self._bounds = [0, len(self.graph.nodes)]
         if weight_budget_bytes is not None:
-            weights = cost_of_weights(self.graph)
-            self._bounds = bounds_within(self.graph, weights, weight_budget_bytes, self._bounds)
-        self._segments = segments(self.graph, self.taps, self._bounds)
-        self._sessions: dict[tuple[int, int], Session] = {}
-        self._held_bytes = 0  # of weights, by these sessions
+            weights = weight_bytes_by_node(self.graph)
+            self._bounds = bounds_within_budget(self.graph, weights, weight_budget_bytes, self._bounds)
+        self._segments = split_graph(self.graph, self.taps, self._bounds)
+        self._sessions: dict[tuple[int, int], OrtSession] = {}
+        self._session_weight_bytes = 0  # of weights, by these sessions
         self._freed_bytes = 0  # of tensors, since memory was last given back
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[GraphSegment]:
         """The parts in which the graph is computed; a budget may make them more after a run with larger inputs."""
         return list(self._segments)
 
@@ -115,7 +121,7 @@ class OrtEngine(InParts):
     def details(self) -> dict[str, Any]:
         """What a reader of the capture has to know to repeat the run."""
         return {
-            "onnxruntime": runtime().__version__,
+            "onnxruntime": import_onnxruntime().__version__,
             "model": str(self.path),
             "optimisation": self.options.optimisation,
             "providers": list(self.options.providers),
@@ -125,7 +131,7 @@ class OrtEngine(InParts):
             "budget_bytes": self.budget_bytes,
         }
 
-    def reads(self, place: Place) -> list[Read]:
+    def operator_inputs(self, place: Place) -> list[OperatorInput]:
         """Return what the node behind a place reads; nothing for what is fed."""
         value = next((tap.value for tap in self.all_taps if tap.place == place), "")
         output = self.graph.values.get(value)
@@ -133,11 +139,13 @@ class OrtEngine(InParts):
             return []
         read = self.graph.reads[self.graph.made[output]]
         return [
-            Read(str(operand.name), None if operand.const_value is None else operand.const_value.numpy())
+            OperatorInput(
+                str(operand.name), None if operand.const_value is None else operand.const_value.numpy()
+            )
             for operand in read
         ]
 
-    def watching(self, selector: Selector, sink: Sink) -> OrtEngine:
+    def with_selector(self, selector: Selector, sink: Sink) -> OrtEngine:
         """Return the same model with another selector and sink."""
         return OrtEngine(
             self.path,
@@ -159,66 +167,66 @@ class OrtEngine(InParts):
             InputError: something fed is missing, unknown, or of another type or shape than the model declares.
             EvaluationError: ONNX Runtime cannot compute a node.
         """
-        arrays = checked_feeds(self.inputs, feeds)
-        self._fit({name: array.shape for name, array in arrays.items()})
-        alive = self._constants | arrays
+        arrays = check_feeds(self.inputs, feeds)
+        self._fit_tap_budget({name: array.shape for name, array in arrays.items()})
+        alive = self._constant_outputs | arrays
         step, self.step = self.step, self.step + 1
         for segment in self._segments:
-            alive |= self._computed(segment, alive)
-            self.show(segment.taps, alive, step)
-            alive = self._still_needed(alive, segment)
+            alive |= self._compute_segment(segment, alive)
+            self.emit_taps(segment.taps, alive, step)
+            alive = self._release_unneeded(alive, segment)
         return {name: alive[name] for name in self.outputs}
 
-    def _computed(self, segment: Segment, alive: Mapping[str, Array]) -> dict[str, Array]:
+    def _compute_segment(self, segment: GraphSegment, alive: Mapping[str, Array]) -> dict[str, Array]:
         if not segment.outputs:
             return {}
-        session = self._session(segment)
-        return session.fetch(segment.outputs, {name: alive[name] for name in segment.inputs})
+        session = self._segment_session(segment)
+        return session.compute_values(segment.outputs, {name: alive[name] for name in segment.inputs})
 
-    def _still_needed(self, alive: dict[str, Array], segment: Segment) -> dict[str, Array]:
+    def _release_unneeded(self, alive: dict[str, Array], segment: GraphSegment) -> dict[str, Array]:
         """Return what later parts need; the memory of the rest goes back to the system from time to time."""
-        needed = {name: array for name, array in alive.items() if name in segment.later}
+        needed = {name: array for name, array in alive.items() if name in segment.needed_later}
         self._freed_bytes += sum(array.nbytes for name, array in alive.items() if name not in needed)
         if self.budget_bytes is not None and self._freed_bytes > max(self.budget_bytes, SLACK_BYTES):
             alive.clear()
-            give_back()
+            trim_free_memory()
             self._freed_bytes = 0
         return needed
 
-    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_tensors(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
-        session = Session(extracted(self.graph, feeds, names), self.graph, self.options)
-        return session.fetch(names, feeds)
+        session = OrtSession(extract_subgraph(self.graph, feeds, names), self.graph, self.options)
+        return session.compute_values(names, feeds)
 
-    def _fit(self, shapes: Mapping[str, Sequence[int]]) -> None:
+    def _fit_tap_budget(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Cut the graph further where the selected tensors of these inputs would exceed the budget."""
         if self.budget_bytes is None or not self.taps:
             return
-        size_of = Sizes(self.graph, shapes).all_of({tap.value for tap in self.taps})
-        cost = cost_of_taps(self.graph, self.taps, size_of)
-        bounds = bounds_within(self.graph, cost, self.budget_bytes, self._bounds)
+        size_of = ValueSizes(self.graph, shapes).bytes_by_name({tap.value for tap in self.taps})
+        cost = tap_bytes_by_node(self.graph, self.taps, size_of)
+        bounds = bounds_within_budget(self.graph, cost, self.budget_bytes, self._bounds)
         if bounds != self._bounds:
             self._bounds = bounds
-            self._segments = segments(self.graph, self.taps, bounds)
+            self._segments = split_graph(self.graph, self.taps, bounds)
             self.close()
 
-    def _session(self, segment: Segment) -> Session:
+    def _segment_session(self, segment: GraphSegment) -> OrtSession:
         """Return a session, made when it is first needed and kept if the budget of weights has room for it."""
         key = segment[:2]
         if key in self._sessions:
             return self._sessions[key]
-        part = self._part(segment)
-        session, size = Session(part, self.graph, self.options), weight_bytes(part)
-        if self.weight_budget_bytes is None or self._held_bytes + size <= self.weight_budget_bytes:
+        part = self._extract_segment(segment)
+        session, size = OrtSession(part, self.graph, self.options), weight_bytes(part)
+        if self.weight_budget_bytes is None or self._session_weight_bytes + size <= self.weight_budget_bytes:
             self._sessions[key] = session
-            self._held_bytes += size
+            self._session_weight_bytes += size
         return session
 
-    def _part(self, segment: Segment) -> Any:
-        return extracted(self.graph, segment.inputs, segment.outputs)
+    def _extract_segment(self, segment: GraphSegment) -> Any:
+        return extract_subgraph(self.graph, segment.inputs, segment.outputs)
 
     @cached_property
-    def _constants(self) -> dict[str, Array]:
+    def _constant_outputs(self) -> dict[str, Array]:
         """The outputs that are weights."""
         return {
             str(value.name): value.const_value.numpy()
@@ -227,41 +235,41 @@ class OrtEngine(InParts):
         }
 
     @cached_property
-    def tapped(self) -> Tapped:
+    def tap_effect(self) -> TapEffect:
         """What watching changed; told by building the optimised graph with and without, so it takes a while."""
-        unsplit = segments(self.graph, (), [0, len(self.graph.nodes)])
-        plain = self._operators(unsplit)
-        watched = self._operators(self._segments)
-        return Tapped(
+        unsplit = split_graph(self.graph, (), [0, len(self.graph.nodes)])
+        plain = self._count_operators(unsplit)
+        watched = self._count_operators(self._segments)
+        return TapEffect(
             self.options.optimisation != "none",
             len({tap.value for tap in self.taps}),
-            _note(self.options, len(self._segments), plain, watched),
+            _render_tap_effect(self.options, len(self._segments), plain, watched),
         )
 
-    def _operators(self, parts: Sequence[Segment]) -> Counter[str]:
+    def _count_operators(self, segments: Sequence[GraphSegment]) -> Counter[str]:
         operators: Counter[str] = Counter()
-        for part in parts:
+        for part in segments:
             if part.outputs:
-                operators += optimised_operators(self._part(part), self.graph, self.options)
+                operators += count_optimised_operators(self._extract_segment(part), self.graph, self.options)
         return operators
 
     def close(self) -> None:
         """Let go of the sessions and the memory they hold; a later run makes new ones."""
         self._sessions.clear()
-        self._held_bytes = 0
+        self._session_weight_bytes = 0
 
 
-def _selected(taps: Sequence[Tap], selector: Selector | str) -> list[Tap]:
+def _select_taps(taps: Sequence[OnnxTap], selector: Selector | str) -> list[OnnxTap]:
     if not selector:
         return []
     parsed = parse_selector(selector) if isinstance(selector, str) else selector
-    chosen = set(parsed.selected([tap.place for tap in taps]))
+    chosen = set(parsed.select_or_raise([tap.place for tap in taps]))
     return [tap for tap in taps if tap.place in chosen]
 
 
-def _note(options: Options, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
+def _render_tap_effect(options: OrtOptions, parts: int, plain: Counter[str], watched: Counter[str]) -> str:
     """Return how the computed graph differs from the unwatched one, in one line."""
-    nodes = f"{counted(plain.total(), 'node')} unwatched, {watched.total()} watched"
+    nodes = f"{format_count(plain.total(), 'node')} unwatched, {watched.total()} watched"
     note = f"optimisation {options.optimisation!r}: {nodes}"
     if parts > 1:
         note += f" in {parts} parts"

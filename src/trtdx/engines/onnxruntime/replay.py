@@ -9,16 +9,23 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink, find_module_path
-from trtdx.engines.onnxruntime.segments import Sizes
-from trtdx.engines.torch.lazy import numpy as np
+from trtdx.engines.engine import Array, ClosedOnExit, Sink, TappedTensor, find_module_path
+from trtdx.engines.onnxruntime.segments import ValueSizes
+from trtdx.engines.torch.lazy_import import numpy as np
 from trtdx.errors import InputError
-from trtdx.formats.onnx.graph import Graph, Kind
-from trtdx.formats.onnx.places import Call, Tap, calls_of, declared, dtype_of_value, module_nodes
+from trtdx.formats.onnx.module_graph import OnnxGraph, ValueKind
+from trtdx.formats.onnx.places import (
+    ModuleCall,
+    OnnxTap,
+    declared_input,
+    module_calls,
+    module_nodes,
+    value_dtype,
+)
 from trtdx.tensors.dtypes import numpy_dtype
-from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.feeds import ModelInput, check_feeds
 from trtdx.tensors.taps import Place, path_matches
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +33,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-_PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
+_INPUT_PORT = re.compile(r"(?:(.*):)?in(?:\[(\d+)\])?")
 
 
-class InParts(ClosedOnExit):
+class PartialEngine(ClosedOnExit):
     """An engine that computes parts of a graph: ONNX Runtime, or TensorRT's evaluation.
 
     Attributes:
@@ -39,11 +46,11 @@ class InParts(ClosedOnExit):
     """
 
     graph: Any
-    taps: Sequence[Tap]
-    all_taps: Sequence[Tap]
+    taps: Sequence[OnnxTap]
+    all_taps: Sequence[OnnxTap]
     sink: Sink | None
 
-    def part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_tensors(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return some tensors of the graph, computed from others."""
         raise NotImplementedError
 
@@ -51,35 +58,38 @@ class InParts(ClosedOnExit):
         """Return every place there is, in the order of the data's flow."""
         return list(dict.fromkeys(tap.place for tap in self.all_taps))
 
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+    def replay_inputs(self, scope: str, call: int = 0) -> dict[str, ModelInput]:
         """Return what has to be given to replay a module."""
-        return {name: declared(self.graph.values[name]) for name in replay_of(self, scope, call).inputs}
+        return {
+            name: declared_input(self.graph.values[name])
+            for name in plan_module_replay(self, scope, call).inputs
+        }
 
     def replay(
         self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
     ) -> dict[str, Array]:
         """Return what leaves a module that is given its inputs; see `replay_onnx_module`."""
-        return replay(self, scope, inputs, call=call, step=step)
+        return replay_onnx_module(self, scope, inputs, call=call, step=step)
 
-    def show(self, taps: Sequence[Tap], values: Mapping[str, Array], step: int) -> None:
+    def emit_taps(self, taps: Sequence[OnnxTap], values: Mapping[str, Array], step: int) -> None:
         """Hand the values of some taps to the sink."""
         if self.sink is not None:
             for tap in taps:
-                self.sink(Seen(tap.place, values[tap.value], step, tap.call))
+                self.sink(TappedTensor(tap.place, values[tap.value], step, tap.call))
 
 
-class Replay(NamedTuple):
+class ModuleReplay(NamedTuple):
     """What a module needs and gives: names of tensors, and of those of which only the shape matters."""
 
     path: str
     inputs: list[str]
-    shapes: list[str]
+    shape_inputs: list[str]
     outputs: list[str]
-    taps: list[Tap]
+    taps: list[OnnxTap]
 
 
-def replay(
-    engine: InParts, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
+def replay_onnx_module(
+    engine: PartialEngine, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
 ) -> dict[str, Array]:
     """Return what leaves a module, by tensor name; selected tensors inside it go to the engine's sink.
 
@@ -96,94 +106,100 @@ def replay(
         EvaluationError: the engine cannot compute a node.
     """
     graph = engine.graph
-    module = replay_of(engine, scope, call)
-    named_inputs = {_tensor(name, module, engine): array for name, array in inputs.items()}
-    needed = dict.fromkeys((*module.inputs, *(name for name in module.shapes if name in named_inputs)))
-    arrays = checked_feeds({name: declared(graph.values[name]) for name in needed}, named_inputs)
-    feeds = arrays | _stand_ins(graph, [name for name in module.shapes if name not in needed], arrays)
+    module = plan_module_replay(engine, scope, call)
+    named_inputs = {_input_tensor_name(name, module, engine): array for name, array in inputs.items()}
+    needed = dict.fromkeys((*module.inputs, *(name for name in module.shape_inputs if name in named_inputs)))
+    arrays = check_feeds({name: declared_input(graph.values[name]) for name in needed}, named_inputs)
+    feeds = arrays | _zeros_for_shape_inputs(
+        graph, [name for name in module.shape_inputs if name not in needed], arrays
+    )
     tapped = [tap.value for tap in module.taps if tap.value not in feeds]
     names = list(dict.fromkeys((*module.outputs, *tapped)))
-    values = feeds | engine.part(names, feeds)
-    engine.show(module.taps, values, step)
+    values = feeds | engine.compute_tensors(names, feeds)
+    engine.emit_taps(module.taps, values, step)
     return {name: values[name] for name in module.outputs}
 
 
-def replay_of(engine: InParts, scope: str, call: int = 0) -> Replay:
+def plan_module_replay(engine: PartialEngine, scope: str, call: int = 0) -> ModuleReplay:
     """Return what replaying a module takes and gives."""
     graph = engine.graph
     modules = module_nodes(graph)
     path = find_module_path(scope, modules, engine.places(), "module of the graph")
-    calls = calls_of(graph, modules[path])
+    calls = module_calls(graph, modules[path])
     if call >= len(calls):
-        raise InputError(f"{path} is called {counted(len(calls), 'time')}; there is no call {call}")
+        raise InputError(f"{path} is called {format_count(len(calls), 'time')}; there is no call {call}")
     chosen = calls[call]
     inputs = [str(value.name) for value, _ in chosen.inputs]
     nodes = set(chosen.nodes)
-    outputs = dict.fromkeys((*chosen.outputs, *_results_in(graph, chosen)))
-    shapes = [name for name in _shapes_behind(graph, nodes) if name not in inputs]
-    taps = [tap for tap in engine.taps if _inside(tap, path, nodes, call)]
-    return Replay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
+    outputs = dict.fromkeys((*chosen.outputs, *_model_outputs_of_call(graph, chosen)))
+    shapes = [name for name in _shape_only_tensors(graph, nodes) if name not in inputs]
+    taps = [tap for tap in engine.taps if _is_tap_in_module(tap, path, nodes, call)]
+    return ModuleReplay(path, inputs, shapes, [str(value.name) for value in outputs], taps)
 
 
-def _results_in(graph: Graph, call: Call) -> Iterable[ir.Value]:
+def _model_outputs_of_call(graph: OnnxGraph, call: ModuleCall) -> Iterable[ir.Value]:
     """Return the model's own outputs that come from a module, such as its part of the cache."""
     results = set(graph.outputs)
     return (value for at in call.nodes for value in graph.nodes[at].outputs if value in results)
 
 
-def _inside(tap: Tap, path: str, nodes: set[int], call: int) -> bool:
-    if tap.at not in nodes:
+def _is_tap_in_module(tap: OnnxTap, path: str, nodes: set[int], call: int) -> bool:
+    if tap.node_index not in nodes:
         return False
     inner = tap.place.path == path or tap.place.path.startswith(f"{path}.")
     return inner and (tap.place.path != path or tap.call == call)
 
 
-def _shapes_behind(graph: Graph, nodes: set[int]) -> list[str]:
+def _shape_only_tensors(graph: OnnxGraph, nodes: set[int]) -> list[str]:
     """Return the tensors outside of which only the shapes reach these nodes."""
-    waiting = [value for at in nodes for value in graph.reads[at] if graph.kind(value) is Kind.SHAPE]
+    waiting = [value for at in nodes for value in graph.reads[at] if graph.kind(value) is ValueKind.SHAPE]
     visited: set[ir.Value] = set()
     tensors: dict[str, None] = {}
     while waiting:
         value = waiting.pop()
-        at = graph.made[value]
+        at = graph.producers[value]
         if value in visited or at in nodes:
             continue
         visited.add(value)
         for read in graph.reads[at]:
-            if graph.kind(read) is Kind.SHAPE:
+            if graph.kind(read) is ValueKind.SHAPE:
                 waiting.append(read)
-            elif graph.kind(read) is Kind.DATA:
+            elif graph.kind(read) is ValueKind.DATA:
                 tensors[str(read.name)] = None
     return list(tensors)
 
 
-def _tensor(name: str, wanted: Replay, engine: InParts) -> str:
+def _input_tensor_name(name: str, module: ModuleReplay, engine: PartialEngine) -> str:
     """Return the tensor that a name means: its own, or that of a place where it enters."""
-    if name in wanted.inputs or name in wanted.shapes:
+    if name in module.inputs or name in module.shape_inputs:
         return name
-    port = _PORT.fullmatch(name)
-    if port is None or (port[1] and not path_matches(port[1], wanted.path, {})):
+    port = _INPUT_PORT.fullmatch(name)
+    if port is None or (port[1] and not path_matches(port[1], module.path, {})):
         declarations = "; ".join(
-            f"{input_name}: {declared(engine.graph.values[input_name])}" for input_name in wanted.inputs
+            f"{input_name}: {declared_input(engine.graph.values[input_name])}" for input_name in module.inputs
         )
         raise InputError(
-            f"nothing that enters {wanted.path} is called {name!r}", fix=f"these enter it: {declarations}"
+            f"nothing that enters {module.path} is called {name!r}", fix=f"these enter it: {declarations}"
         )
     number = int(port[2] or 0)
-    if number >= len(wanted.inputs):
-        raise InputError(f"{wanted.path} has {counted(len(wanted.inputs), 'input')}, so there is no {name!r}")
-    return wanted.inputs[number]
+    if number >= len(module.inputs):
+        raise InputError(
+            f"{module.path} has {format_count(len(module.inputs), 'input')}, so there is no {name!r}"
+        )
+    return module.inputs[number]
 
 
-def _stand_ins(graph: Graph, names: Sequence[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
+def _zeros_for_shape_inputs(
+    graph: OnnxGraph, names: Sequence[str], arrays: Mapping[str, Array]
+) -> dict[str, Array]:
     """Return arrays of zeros in the place of tensors of which only the shape matters."""
-    sizes = Sizes(graph, {name: array.shape for name, array in arrays.items()})
+    sizes = ValueSizes(graph, {name: array.shape for name, array in arrays.items()})
     zeros = {}
     for name in names:
-        shape = sizes.shape_of(name)
+        shape = sizes.value_shape(name)
         if shape is None:
             raise InputError(
                 f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
             )
-        zeros[name] = np.zeros(shape, numpy_dtype(dtype_of_value(graph.values[name])))
+        zeros[name] = np.zeros(shape, numpy_dtype(value_dtype(graph.values[name])))
     return zeros

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.torch.lazy import numpy as np
+from trtdx.engines.torch.lazy_import import numpy as np
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.formats.onnx.model import PURPOSE, ROOT
-from trtdx.optional import need
+from trtdx.formats.onnx.model import LOCATION_ROOT, PURPOSE
+from trtdx.optional import import_optional
 from trtdx.tensors.dtypes import numpy_dtype
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from trtdx.engines.engine import Array
-    from trtdx.formats.onnx.graph import Graph
+    from trtdx.formats.onnx.module_graph import OnnxGraph
 
-LEVELS = {
+OPTIMISATION_LEVELS = {
     "none": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
     "extended": "ORT_ENABLE_EXTENDED",
@@ -32,16 +32,16 @@ LEVELS = {
 }
 # Types that NumPy has no name for: what ONNX calls them by number, and how wide they are.
 _FOREIGN_NAMES = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-_FOREIGN = dict(enumerate(_FOREIGN_NAMES, 16))
-_FOREIGN_TYPES = {f"tensor({name.replace('_', '')})" for name in _FOREIGN.values()}
-_BY_NAME = {name: number for number, name in _FOREIGN.items()}
+_NON_NUMPY_DTYPES = dict(enumerate(_FOREIGN_NAMES, 16))
+_NON_NUMPY_TENSOR_TYPES = {f"tensor({name.replace('_', '')})" for name in _NON_NUMPY_DTYPES.values()}
+_ONNX_TYPE_BY_DTYPE = {name: number for number, name in _NON_NUMPY_DTYPES.items()}
 
 
 class UnsupportedNodeError(EvaluationError):
     """A node for which ONNX Runtime has no kernel."""
 
 
-class Options(NamedTuple):
+class OrtOptions(NamedTuple):
     """How sessions are made."""
 
     optimisation: str = "all"
@@ -51,11 +51,11 @@ class Options(NamedTuple):
     settings: tuple[tuple[str, str], ...] = ()  # entries of the session's configuration
     disabled: tuple[str, ...] = ()  # optimisers by name
 
-    def checked(self) -> Options:
+    def validate(self) -> OrtOptions:
         """Return the options, or raise for a level or provider that there is not."""
-        if self.optimisation not in LEVELS:
-            raise UnknownNameError("level of optimisation", self.optimisation, LEVELS)
-        there = runtime().get_available_providers()
+        if self.optimisation not in OPTIMISATION_LEVELS:
+            raise UnknownNameError("level of optimisation", self.optimisation, OPTIMISATION_LEVELS)
+        there = import_onnxruntime().get_available_providers()
         absent = [provider for provider in self.providers if provider not in there]
         if absent:  # ONNX Runtime itself would warn and quietly use the CPU
             raise InputError(
@@ -65,65 +65,74 @@ class Options(NamedTuple):
         return self
 
 
-def runtime() -> Any:
-    return need("onnxruntime", extra="onnx", to=PURPOSE)
+def import_onnxruntime() -> Any:
+    return import_optional("onnxruntime", extra="onnx", purpose=PURPOSE)
 
 
-class Session:
+class OrtSession:
     """One part of a model, ready to be computed."""
 
-    def __init__(self, part: ir.Graph, graph: Graph, options: Options) -> None:
+    def __init__(self, part: ir.Graph, graph: OnnxGraph, options: OrtOptions) -> None:
         self._graph = graph
-        self._session = _opened(part, graph, _session_options(options), options)
+        self._session = _create_session(part, graph, _session_options(options), options)
         ends = (*self._session.get_inputs(), *self._session.get_outputs())
-        self._foreign = any(end.type in _FOREIGN_TYPES for end in ends)
+        self._has_non_numpy_types = any(end.type in _NON_NUMPY_TENSOR_TYPES for end in ends)
 
-    def fetch(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return values by name, each in memory of its own."""
         try:
-            values = self._through_values(names, feeds) if self._foreign else self._session.run(names, feeds)
+            values = (
+                self._run_with_ort_values(names, feeds)
+                if self._has_non_numpy_types
+                else self._session.run(names, feeds)
+            )
         except Exception as err:  # ONNX Runtime's exceptions have no common base
-            raise error_from(err, self._graph) from err
+            raise error_from_onnxruntime(err, self._graph) from err
         return dict(zip(names, values, strict=True))
 
-    def _through_values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+    def _run_with_ort_values(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Return values also of types that ONNX Runtime cannot hand over as arrays."""
-        ort_values = {name: _value_from_array(array) for name, array in feeds.items()}
+        ort_values = {name: _ort_value_from_array(array) for name, array in feeds.items()}
         # Each value keeps all of its run in memory (onnxruntime 1.31), so none is handed out.
         return [
-            _array_from_value(value) for value in self._session.run_with_ort_values(list(names), ort_values)
+            _array_from_ort_value(value)
+            for value in self._session.run_with_ort_values(list(names), ort_values)
         ]
 
 
-def _opened(part: ir.Graph, graph: Graph, settings: Any, options: Options) -> Any:
-    graphs = need("onnx_ir", extra="onnx", to=PURPOSE)
+def _create_session(part: ir.Graph, graph: OnnxGraph, settings: Any, options: OrtOptions) -> Any:
+    graphs = import_optional("onnx_ir", extra="onnx", purpose=PURPOSE)
     model = graphs.Model(part, ir_version=graph.model.ir_version)
     data = graphs.to_proto(model).SerializeToString()
     try:
-        return runtime().InferenceSession(
+        return import_onnxruntime().InferenceSession(
             data, settings, providers=list(options.providers), disabled_optimizers=list(options.disabled)
         )
     except Exception as err:  # as above
-        raise error_from(err, graph, options) from err
+        raise error_from_onnxruntime(err, graph, options) from err
 
 
-def _session_options(options: Options) -> Any:
-    package = runtime()
+def _session_options(options: OrtOptions) -> Any:
+    package = import_onnxruntime()
     settings = package.SessionOptions()
-    settings.graph_optimization_level = getattr(package.GraphOptimizationLevel, LEVELS[options.optimisation])
+    settings.graph_optimization_level = getattr(
+        package.GraphOptimizationLevel, OPTIMISATION_LEVELS[options.optimisation]
+    )
     settings.intra_op_num_threads = options.threads
     # What an arena once took, it holds as long as its session.
     settings.enable_cpu_mem_arena = not options.sparing
     settings.log_severity_level = 4  # errors are raised; nobody wants them on stderr as well
     # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(ROOT))
+    settings.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(LOCATION_ROOT)
+    )
     for key, value in options.settings:
         settings.add_session_config_entry(key, value)
     return settings
 
 
-def optimised_operators(part: ir.Graph, graph: Graph, options: Options) -> Counter[str]:
+def count_optimised_operators(part: ir.Graph, graph: OnnxGraph, options: OrtOptions) -> Counter[str]:
     """Return how many nodes of which kind ONNX Runtime makes of a graph."""
     settings = _session_options(options)
     with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
@@ -132,96 +141,104 @@ def optimised_operators(part: ir.Graph, graph: Graph, options: Options) -> Count
         settings.optimized_model_filepath = str(optimised)
         for key, value in (("file_name", weights.name), ("min_size_in_bytes", "1024")):
             settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
-        _opened(part, graph, settings, options)
-        proto = need("onnx", extra="onnx", to=PURPOSE).load(optimised, load_external_data=False)
+        _create_session(part, graph, settings, options)
+        proto = import_optional("onnx", extra="onnx", purpose=PURPOSE).load(
+            optimised, load_external_data=False
+        )
     return Counter(node.op_type for node in proto.graph.node)
 
 
-def give_back() -> None:
+def trim_free_memory() -> None:
     """Return freed memory to the system where the C library would keep it, scattered between what is in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc
     if trim is not None:
         trim(0)
 
 
-def _value_from_array(array: Array) -> Any:
+def _ort_value_from_array(array: Array) -> Any:
     """Return an array as ONNX Runtime takes it, sharing its memory where it is contiguous."""
-    package, packed = runtime(), np.ascontiguousarray(array).reshape(array.shape)
-    number = _BY_NAME.get(packed.dtype.name)
+    package, packed = import_onnxruntime(), np.ascontiguousarray(array).reshape(array.shape)
+    number = _ONNX_TYPE_BY_DTYPE.get(packed.dtype.name)
     if number is None:
         return package.OrtValue.ortvalue_from_numpy(packed)
     bits = packed.view(f"uint{8 * packed.itemsize}")
     return package.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, number)
 
 
-def _array_from_value(value: Any) -> Array:
+def _array_from_ort_value(value: Any) -> Array:
     """Return what ONNX Runtime computed, sharing its memory where NumPy knows the type."""
     try:
         array: Array = value.numpy()
     except RuntimeError:  # no corresponding NumPy type
-        dtype = numpy_dtype(_FOREIGN.get(value.element_type(), value.data_type()))
+        dtype = numpy_dtype(_NON_NUMPY_DTYPES.get(value.element_type(), value.data_type()))
         size = value.tensor_size_in_bytes()
         memory = (ctypes.c_char * size).from_address(value.data_ptr()) if size else b""
         array = np.frombuffer(memory, dtype).reshape(value.shape()).copy()
     return array
 
 
-def error_from(err: Exception, graph: Graph, options: Options | None = None) -> EvaluationError:
+def error_from_onnxruntime(
+    err: Exception, graph: OnnxGraph, options: OrtOptions | None = None
+) -> EvaluationError:
     """Return what ONNX Runtime says as an error that names the node, its module and what to do."""
     message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(err)).strip()
     match = re.search(
         r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", message
     )
     if match:
-        return _unsupported(match[1], match[2], match[3], graph, options)
+        return _unsupported_node_error(match[1], match[2], match[3], graph, options)
     match = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", message, re.DOTALL)
     if match:
         return EvaluationError(
-            f"{match[1]} {match[2]!r}{_where(graph, match[2])} cannot be computed: {_reason(match[3])}",
+            f"{match[1]} {match[2]!r}{_render_node_scope(graph, match[2])} cannot be computed: {_strip_source_location(match[3])}",
             layer=match[2],
         )
     match = re.search(r"(\S+)\(-?\d+\) is not a registered function/op", message)
     if match:
         return UnsupportedNodeError(f"ONNX Runtime knows no operator {match[1]}", layer=match[1])
-    return EvaluationError(f"ONNX Runtime {runtime().__version__} refuses the model: {_reason(message)}")
+    return EvaluationError(
+        f"ONNX Runtime {import_onnxruntime().__version__} refuses the model: {_strip_source_location(message)}"
+    )
 
 
-def _unsupported(
-    op: str, opset: str, name: str, graph: Graph, options: Options | None
+def _unsupported_node_error(
+    op: str, opset: str, name: str, graph: OnnxGraph, options: OrtOptions | None
 ) -> UnsupportedNodeError:
-    types = _types(graph, name)
+    types = _node_dtypes(graph, name)
     of_types = f" of {' and '.join(types)}" if types else ""
     on = f" on {', '.join(options.providers)}" if options else ""
     fix = "use a provider that has it, or the torch engine"
-    if types & set(_BY_NAME):
+    if types & set(_ONNX_TYPE_BY_DTYPE):
         fix = "export the model in float32 or float16, or use the torch engine"
     return UnsupportedNodeError(
-        f"ONNX Runtime {runtime().__version__} has no {op} (opset {opset}){of_types}{on}: "
-        f"node {name!r}{_where(graph, name)}",
+        f"ONNX Runtime {import_onnxruntime().__version__} has no {op} (opset {opset}){of_types}{on}: "
+        f"node {name!r}{_render_node_scope(graph, name)}",
         layer=name,
         fix=fix,
     )
 
 
-def _types(graph: Graph, name: str) -> set[str]:
-    from trtdx.formats.onnx.places import dtype_of_value
+def _node_dtypes(graph: OnnxGraph, name: str) -> set[str]:
+    from trtdx.formats.onnx.places import value_dtype
 
     read = (
-        operand for at in _numbers(graph, name) for operand in (*graph.reads[at], *graph.nodes[at].outputs)
+        operand
+        for at in _node_indices(graph, name)
+        for operand in (*graph.reads[at], *graph.nodes[at].outputs)
     )
-    return {dtype for value in read if (dtype := dtype_of_value(value)) not in ("", "int64")}
+    return {dtype for value in read if (dtype := value_dtype(value)) not in ("", "int64")}
 
 
-def _where(graph: Graph, name: str) -> str:
-    scopes = [graph.scopes[at][-1:] for at in _numbers(graph, name)]
+def _render_node_scope(graph: OnnxGraph, name: str) -> str:
+    scopes = [graph.scopes[at][-1:] for at in _node_indices(graph, name)]
     return f" in {scopes[0][0]}" if scopes and scopes[0] else ""
 
 
-def _numbers(graph: Graph, name: str) -> Iterable[int]:
+def _node_indices(graph: OnnxGraph, name: str) -> Iterable[int]:
     return [at for at, node in enumerate(graph.nodes) if name and node.name == name]
 
 
-def _reason(text: str) -> str:
+def _strip_source_location(text: str) -> str:
     """Return a message without the place in ONNX Runtime's sources it came from."""
     return re.sub(
         r"^/onnxruntime_src/\S+:\d+ .*?(?:was false\. |\) (?=[A-Z\[]))", "", text.strip(), flags=re.DOTALL

@@ -8,18 +8,18 @@ print(llm.report())
 
 from __future__ import annotations
 
-from trtdx.engines.tensorrt_llm.cpu import Changes, OnCpu
+from trtdx.engines.tensorrt_llm.cpu import CpuChanges, TensorRtLlmOnCpu
 from trtdx.engines.tensorrt_llm.live import capture_session, module_of, show_buffers
 from trtdx.engines.tensorrt_llm.plugins import Plugin
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 
-on_cpu = OnCpu  # to whoever uses it a function: what it does matters, not what comes back
+on_cpu = TensorRtLlmOnCpu  # to whoever uses it a function: what it does matters, not what comes back
 
 __all__ = [
-    "Changes",
+    "CpuChanges",
     "CudaOnlyError",
-    "OnCpu",
     "Plugin",
+    "TensorRtLlmOnCpu",
     "capture_session",
     "module_of",
     "on_cpu",

@@ -16,34 +16,39 @@ import msgspec
 from trtdx.engines.engine import ClosedOnExit, Sink
 from trtdx.engines.tensorrt_llm import polygraphy, tensorrt
 from trtdx.engines.tensorrt_llm import torch as torch_on_cpu
-from trtdx.engines.tensorrt_llm.packages import ROOT, PackageFinder
-from trtdx.engines.tensorrt_llm.plugins import Plugin, Plugins, real_bindings
-from trtdx.engines.tensorrt_llm.runtime import World
+from trtdx.engines.tensorrt_llm.packages import ROOT_PACKAGE, PackageFinder
+from trtdx.engines.tensorrt_llm.plugins import Plugin, PluginReferences, load_rtx_bindings
+from trtdx.engines.tensorrt_llm.runtime import CpuRuntime
 from trtdx.engines.tensorrt_llm.stand_ins import (
-    REPLACED,
-    StandIn,
+    REPLACED_PACKAGES,
     StandInFinder,
-    answers,
-    forgotten,
-    why_filled_in,
-    why_replaced,
+    StandInModule,
+    absence_reason_function,
+    hide_modules,
+    replacement_reason,
+    stand_in_names,
 )
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 from trtdx.tensors.taps import Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from trtdx.engines.tensorrt_llm.tensorrt import Patch
+    from trtdx.engines.tensorrt_llm.tensorrt import AttributePatch
 
-HALF = ("functional.py", "network.py", "module.py", "builder.py")  # what it takes to define a network
-ENVIRONMENT = {"TRT_LLM_NO_LIB_INIT": "1"}
-_ACTIVE: list[OnCpu] = []
+NETWORK_FILES = (
+    "functional.py",
+    "network.py",
+    "module.py",
+    "builder.py",
+)  # what it takes to define a network
+ENVIRONMENT_VARIABLES = {"TRT_LLM_NO_LIB_INIT": "1"}
+_ACTIVE: list[TensorRtLlmOnCpu] = []
 
 
-class Changes(msgspec.Struct, frozen=True):
+class CpuChanges(msgspec.Struct, frozen=True):
     """What `on_cpu` changed, and what of it was used."""
 
     tree: str
@@ -68,7 +73,7 @@ class Changes(msgspec.Struct, frozen=True):
         return "\n".join([*lines, f"  networks evaluated: {self.runs}"])
 
 
-class OnCpu(ClosedOnExit):
+class TensorRtLlmOnCpu(ClosedOnExit):
     """A TensorRT-LLM tree in use on the CPU, until it is closed.
 
     Attributes:
@@ -99,19 +104,19 @@ class OnCpu(ClosedOnExit):
             stand_ins: packages that are not installed and on which no value depends.
             capability: the architecture that tests are told when they decide what to skip.
         """
-        self._folder = package_folder(Path(tree))
-        self.version = version_of(self._folder)
+        self._folder = find_package_folder(Path(tree))
+        self.version = package_version(self._folder)
         _check_python(self._folder)
         if _ACTIVE:
             raise InputError(
                 f"{_ACTIVE[0]._folder} is on the CPU already", fix="close it first: one tree at a time"
             )
-        self._real = real_bindings()
-        self._torch = need("torch", extra="torch", to="compute TensorRT-LLM's networks")
-        self._world = World(Plugins(plugins or {}), sink, _parsed(selector))
+        self._bindings = load_rtx_bindings()
+        self._torch = import_optional("torch", extra="torch", purpose="compute TensorRT-LLM's networks")
+        self._runtime = CpuRuntime(PluginReferences(plugins or {}), sink, _parse_optional_selector(selector))
         self._packages = PackageFinder(self._folder)
         self._finders: list[StandInFinder] = []
-        self._patches: list[Patch] = []
+        self._patches: list[AttributePatch] = []
         self._capability, self._stand_ins = capability, stand_ins
         self._undo = contextlib.ExitStack()
         try:
@@ -124,73 +129,75 @@ class OnCpu(ClosedOnExit):
 
     def _install(self) -> None:
         enter = self._undo.enter_context
-        enter(forgotten(self._ours))
-        enter(_environment(ENVIRONMENT))
+        enter(hide_modules(self._is_replaced_module))
+        enter(_set_environment(ENVIRONMENT_VARIABLES))
         self._patches = [
-            *tensorrt.patches(self._real, self._world),
-            *torch_on_cpu.patches(self._torch, self._capability),
+            *tensorrt.tensorrt_patches(self._bindings, self._runtime),
+            *torch_on_cpu.torch_patches(self._torch, self._capability),
         ]
         for patch in self._patches:
             enter(mock.patch.object(patch.owner, patch.name, patch.value, create=True))
-        enter(torch_on_cpu.device_mode(self._torch))
-        names_by_module = answers(self._capability) | polygraphy.answers(self._world)
-        first = StandInFinder(self._why_first, names_by_module)
-        last = StandInFinder(why_filled_in(self._stand_ins), names_by_module, str(self._folder))
+        enter(torch_on_cpu.cuda_is_cpu_mode(self._torch))
+        names_by_module = stand_in_names(self._capability) | polygraphy.polygraphy_names(self._runtime)
+        first = StandInFinder(self._replacement_reason, names_by_module)
+        last = StandInFinder(absence_reason_function(self._stand_ins), names_by_module, str(self._folder))
         self._finders = [first, last]
-        enter(_finding([first, self._packages], [last]))
-        sys.modules["tensorrt"] = tensorrt.facade(self._real, self._world)
+        enter(_install_finders([first, self._packages], [last]))
+        sys.modules["tensorrt"] = tensorrt.create_tensorrt_module(self._bindings, self._runtime)
         sys.modules["tensorrt.tensorrt"] = sys.modules["tensorrt"]
-        self.package: ModuleType = importlib.import_module(ROOT)
+        self.package: ModuleType = importlib.import_module(ROOT_PACKAGE)
 
     @staticmethod
-    def _why_first(name: str) -> str | None:
+    def _replacement_reason(name: str) -> str | None:
         if name.partition(".")[0] == "polygraphy":
             return "Polygraphy runs engines on a GPU; here networks are evaluated"
-        return why_replaced(name)
+        return replacement_reason(name)
 
-    def _ours(self, name: str) -> bool:
+    def _is_replaced_module(self, name: str) -> bool:
         top = name.partition(".")[0]
         module = sys.modules.get(name)
-        return top in (ROOT, "tensorrt", "polygraphy", *REPLACED) or isinstance(module, StandIn)
+        return top in (ROOT_PACKAGE, "tensorrt", "polygraphy", *REPLACED_PACKAGES) or isinstance(
+            module, StandInModule
+        )
 
     @property
     def sink(self) -> Sink | None:
-        return self._world.sink
+        return self._runtime.sink
 
     @sink.setter
     def sink(self, sink: Sink | None) -> None:
-        self._world.sink = sink
+        self._runtime.sink = sink
 
     @property
     def selector(self) -> Selector | None:
-        return self._world.selector
+        return self._runtime.selector
 
     @selector.setter
     def selector(self, selector: Selector | str | None) -> None:
-        self._world.selector = _parsed(selector)
+        self._runtime.selector = _parse_optional_selector(selector)
 
     def evaluate(
         self, network: Any, inputs: Mapping[str, Any], taps: Collection[str] | str | None = None
     ) -> dict[str, Any]:
         """Return the outputs of a network, TensorRT-LLM's or TensorRT's own, and the tensors tapped."""
-        return self._world.prepare(getattr(network, "trt_network", network))(inputs, taps)
+        return self._runtime.prepare_network(getattr(network, "trt_network", network))(inputs, taps)
 
-    def registered(self, model: Any) -> dict[str, str]:
+    def registered_tensors(self, model: Any) -> dict[str, str]:
         """Return what a module registered with `register_network_output`: the name -> its tensor, to be tapped."""
         return {name: value.trt_tensor.name for name, value in model.named_network_outputs()}
 
-    def report(self) -> Changes:
+    def report(self) -> CpuChanges:
         """Return what was changed, and what of it was used so far."""
-        return Changes(
+        return CpuChanges(
             str(self._folder),
             self.version,
-            f"tensorrt_rtx {self._real.__version__} (told as {tensorrt.CLAIMED})",
-            {name: why for finder in self._finders for name, why in finder.asked.items()},
+            f"tensorrt_rtx {self._bindings.__version__} (told as {tensorrt.CLAIMED_VERSION})",
+            {name: why for finder in self._finders for name, why in finder.imported_modules.items()},
             tuple(self._packages.lazy),
-            ("sys.modules['tensorrt']", *(patch.told for patch in self._patches)),
-            dict(ENVIRONMENT),
-            dict(self._world.ignored),
-            self._world.steps,
+            ("sys.modules['tensorrt']", *(patch.qualified_name for patch in self._patches)),
+            dict(ENVIRONMENT_VARIABLES),
+            dict(self._runtime.ignored),
+            self._runtime.step,
         )
 
     def close(self) -> None:
@@ -198,30 +205,30 @@ class OnCpu(ClosedOnExit):
         self._undo.close()
 
 
-def _parsed(selector: Selector | str | None) -> Selector | None:
+def _parse_optional_selector(selector: Selector | str | None) -> Selector | None:
     return parse_selector(selector) if isinstance(selector, str) else selector
 
 
-def package_folder(tree: Path) -> Path:
+def find_package_folder(tree: Path) -> Path:
     """Return the folder of the package in a source tree or an unpacked wheel."""
     folder = next(
-        (candidate for candidate in (tree / ROOT, tree) if (candidate / "version.py").is_file()), None
+        (candidate for candidate in (tree / ROOT_PACKAGE, tree) if (candidate / "version.py").is_file()), None
     )
     if folder is None:
         raise InputError(
-            f"{tree} is not a TensorRT-LLM source tree: there is no {ROOT}/version.py in it",
+            f"{tree} is not a TensorRT-LLM source tree: there is no {ROOT_PACKAGE}/version.py in it",
             fix="name the folder of a source tree, or of a wheel that was unpacked",
         )
-    missing = [name for name in HALF if not (folder / name).is_file()]
+    missing = [name for name in NETWORK_FILES if not (folder / name).is_file()]
     if missing:
         raise InputError(
-            f"TensorRT-LLM {version_of(folder)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
+            f"TensorRT-LLM {package_version(folder)} in {tree} defines no TensorRT networks: {', '.join(missing)} is not there",
             fix="take a release with the TensorRT backend: 1.2.1 is the last; its models are torch modules since",
         )
     return folder.resolve()
 
 
-def version_of(folder: Path) -> str:
+def package_version(folder: Path) -> str:
     """Return the version a package says it is."""
     match = re.search(
         r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8")
@@ -247,9 +254,9 @@ def _check_python(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -261,7 +268,7 @@ def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _finding(first: Sequence[Any], last: Sequence[Any]) -> Iterator[None]:
+def _install_finders(first: Sequence[Any], last: Sequence[Any]) -> Iterator[None]:
     sys.meta_path[:0] = first
     sys.meta_path.extend(last)
     try:

@@ -1,6 +1,6 @@
 """A TensorRT-LLM that runs, tapped in place: a `GenerationSession` of the engine era, or the torch module in an `LLM`.
 
-What these facilities leave on disk (`tllm_debug/…`) is read by `trtdx.capture.dumps.trees`.
+What these facilities leave on disk (`tllm_debug/…`) is read by `trtdx.capture.dumps.trtllm_dumps`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Seen, Sink
+from trtdx.engines.engine import Sink, TappedTensor
 from trtdx.errors import InputError
 from trtdx.tensors.taps import Place, Selector, parse_selector
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 # From an LLM inwards, as it is in 0.20 to 1.2.1: GenerationExecutorWorker, PyExecutor, PyTorchModelEngine, the module.
-WAY_IN = ("_executor", "engine", "model_engine", "model")
-ONE_PROCESS = (
+MODULE_ATTRIBUTES = ("_executor", "engine", "model_engine", "model")
+SINGLE_PROCESS_FIX = (
     "set TLLM_WORKER_USE_SINGLE_PROCESS=1 before the LLM is made (one GPU; orchestrator_type unset), so that the "
     "worker runs in this process; with several ranks tap in each worker"
 )
@@ -62,9 +62,9 @@ def show_buffers(buffers: Mapping[str, Any], sink: Sink, step: int, selector: Se
         Place(name.replace("/", "."), tensor=name, dtype=str(tensor.dtype).removeprefix("torch.")): tensor
         for name, tensor in buffers.items()
     }
-    chosen = selector.selected(list(places)) if selector is not None else list(places)
+    chosen = selector.select_or_raise(list(places)) if selector is not None else list(places)
     for place in chosen:
-        sink(Seen(place, places[place], step, 0))
+        sink(TappedTensor(place, places[place], step, 0))
     return len(chosen)
 
 
@@ -75,7 +75,7 @@ def module_of(llm: Any) -> Any:
     pass no hooks: make the LLM with `cuda_graph_config=None`.
     """
     innermost = llm
-    for name in WAY_IN:
+    for name in MODULE_ATTRIBUTES:
         if hasattr(innermost, "named_modules") or not hasattr(innermost, name):
             continue
         inner = getattr(innermost, name)
@@ -86,17 +86,17 @@ def module_of(llm: Any) -> Any:
         innermost = inner
     if hasattr(innermost, "named_modules"):
         return innermost
-    raise _no_module(llm, innermost)
+    raise _no_module_error(llm, innermost)
 
 
-def _no_module(llm: Any, found: Any) -> InputError:
-    kind = type(found).__name__
+def _no_module_error(llm: Any, innermost: Any) -> InputError:
+    kind = type(innermost).__name__
     if any(word in kind for word in ("Proxy", "Ray", "Rpc", "Client")):
         return InputError(
             f"the model of this {type(llm).__name__} lives in another process: its executor is a {kind}",
-            fix=ONE_PROCESS,
+            fix=SINGLE_PROCESS_FIX,
         )
-    if type(found).__module__.startswith("tensorrt_llm.bindings") or kind == "Executor":
+    if type(innermost).__module__.startswith("tensorrt_llm.bindings") or kind == "Executor":
         return InputError(
             "this executor runs a TensorRT engine, which has no torch module",
             fix="use DebugConfig and import its dump tree, or a GenerationSession in debug mode",

@@ -19,24 +19,24 @@ from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROOT = "tensorrt_llm"
+ROOT_PACKAGE = "tensorrt_llm"
 
 
-class Offered:
+class PackageExports:
     """What an `__init__` offers: where each name comes from."""
 
     def __init__(self, package: str, source: str) -> None:
         self.package = package
         self.names: dict[str, tuple[str, str]] = {}  # name -> module, its name there ("" for the module)
-        self.stars: list[str] = []
-        self.values: dict[str, ast.expr] = {}
-        self.defines = False  # functions or classes of its own
-        self._read(ast.parse(source).body)
+        self.star_imports: list[str] = []
+        self.assigned_values: dict[str, ast.expr] = {}
+        self.has_definitions = False  # functions or classes of its own
+        self._read_statements(ast.parse(source).body)
 
-    def _read(self, statements: Sequence[ast.stmt]) -> None:
+    def _read_statements(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
             if isinstance(statement, ast.ImportFrom):
-                self._from(statement)
+                self._read_import_from(statement)
             elif isinstance(statement, ast.Import):
                 for alias in statement.names:
                     self.names[alias.asname or alias.name.partition(".")[0]] = (
@@ -44,22 +44,22 @@ class Offered:
                         "",
                     )
             elif isinstance(statement, ast.Assign):
-                self.values |= {
+                self.assigned_values |= {
                     at.id: statement.value for at in statement.targets if isinstance(at, ast.Name)
                 }
             elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-                self.defines = True
+                self.has_definitions = True
             elif isinstance(statement, (ast.If, ast.Try)):
-                self._read(statement.body)
+                self._read_statements(statement.body)
 
-    def _from(self, each: ast.ImportFrom) -> None:
-        module = each.module or ""
-        if each.level:
-            above = self.package.rsplit(".", each.level - 1)[0]
+    def _read_import_from(self, statement: ast.ImportFrom) -> None:
+        module = statement.module or ""
+        if statement.level:
+            above = self.package.rsplit(".", statement.level - 1)[0]
             module = f"{above}.{module}" if module else above
-        for alias in each.names:
+        for alias in statement.names:
             if alias.name == "*":
-                self.stars.append(module)
+                self.star_imports.append(module)
             else:
                 self.names[alias.asname or alias.name] = (module, alias.name)
 
@@ -67,7 +67,7 @@ class Offered:
 class LazyPackage(types.ModuleType):
     """A package whose names are imported when they are asked for."""
 
-    _offered: Offered
+    _offered: PackageExports
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Keep what is set, but a submodule not in the place of what the `__init__` offers by that name."""
@@ -78,36 +78,36 @@ class LazyPackage(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
             raise AttributeError(f"{self.__name__} has no {name}")
-        value = self.__dict__[name] = self._find(name)
+        value = self.__dict__[name] = self._find_name(name)
         return value
 
-    def _find(self, name: str) -> Any:
+    def _find_name(self, name: str) -> Any:
         offered = self._offered
         if name in offered.names:
-            return self._imported(name, *offered.names[name])
-        if name in offered.values:
-            return self._computed(offered.values[name])
-        for star in offered.stars:
-            module = self._imported(name, star, "")
+            return self._import_name(name, *offered.names[name])
+        if name in offered.assigned_values:
+            return self._evaluate_assignment(offered.assigned_values[name])
+        for star in offered.star_imports:
+            module = self._import_name(name, star, "")
             if hasattr(module, name):
                 return getattr(module, name)
         if name == "__version__":
             raise AttributeError(name)
-        return self._submodule(name)
+        return self._import_submodule(name)
 
-    def _imported(self, name: str, module: str, wanted: str) -> Any:
-        with _Explained(f"{self.__name__}.{name}"):
-            if not wanted:
+    def _import_name(self, name: str, module: str, attribute: str) -> Any:
+        with _ExplainedImport(f"{self.__name__}.{name}"):
+            if not attribute:
                 return importlib.import_module(module)
             if module == self.__name__:
-                return importlib.import_module(f"{module}.{wanted}")
+                return importlib.import_module(f"{module}.{attribute}")
             imported = importlib.import_module(module)
             try:
-                return getattr(imported, wanted)
+                return getattr(imported, attribute)
             except AttributeError:
-                return importlib.import_module(f"{module}.{wanted}")
+                return importlib.import_module(f"{module}.{attribute}")
 
-    def _submodule(self, name: str) -> Any:
+    def _import_submodule(self, name: str) -> Any:
         full = f"{self.__name__}.{name}"
         try:
             return importlib.import_module(full)
@@ -116,7 +116,7 @@ class LazyPackage(types.ModuleType):
                 raise
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
-    def _computed(self, value: ast.expr) -> Any:
+    def _evaluate_assignment(self, value: ast.expr) -> Any:
         """Return the value of an assignment, with the names in it imported first."""
         names = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
         namespace = {name: getattr(self, name) for name in names if not hasattr(__builtins__, name)}
@@ -124,33 +124,35 @@ class LazyPackage(types.ModuleType):
         return eval(code, namespace)  # of the tree the user asked to import  # noqa: S307
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._offered.names, *self._offered.values})
+        return sorted({*super().__dir__(), *self._offered.names, *self._offered.assigned_values})
 
 
-class _Explained:
+class _ExplainedImport:
     """Turns a failing import into an error that says what was asked for and what it takes."""
 
-    def __init__(self, asked: str) -> None:
-        self.asked = asked
+    def __init__(self, requested_name: str) -> None:
+        self.requested_name = requested_name
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: Any, err: BaseException | None, trace: Any) -> None:
         if isinstance(err, CudaOnlyError) or not isinstance(err, Exception):
             return
-        if isinstance(err, ModuleNotFoundError) and err.name and not err.name.startswith(ROOT):
+        if isinstance(err, ModuleNotFoundError) and err.name and not err.name.startswith(ROOT_PACKAGE):
             missing = err.name.partition(".")[0]
             raise CudaOnlyError(
-                f"{self.asked} needs the package {missing}, which is not installed",
+                f"{self.requested_name} needs the package {missing}, which is not installed",
                 fix=f"pip install {missing}, or on_cpu(tree, stand_ins=[{missing!r}]) if no value depends on it",
             ) from err
         if isinstance(err, SyntaxError):
             version = ".".join(map(str, sys.version_info[:2]))
             raise CudaOnlyError(
-                f"{self.asked} is not written for Python {version}: {err}",
+                f"{self.requested_name} is not written for Python {version}: {err}",
                 fix="use the Python version that this release of TensorRT-LLM names in its setup.py",
             ) from err
-        raise CudaOnlyError(f"{self.asked} cannot be imported here: {type(err).__name__}: {err}") from err
+        raise CudaOnlyError(
+            f"{self.requested_name} cannot be imported here: {type(err).__name__}: {err}"
+        ) from err
 
 
 class PackageFinder(MetaPathFinder, Loader):
@@ -163,11 +165,13 @@ class PackageFinder(MetaPathFinder, Loader):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != ROOT and not name.startswith(ROOT + "."):
+        if name != ROOT_PACKAGE and not name.startswith(ROOT_PACKAGE + "."):
             return None
         folder = self.package.joinpath(*name.split(".")[1:])
         init = folder / "__init__.py"
-        if not init.is_file() or (name != ROOT and Offered(name, _text(init)).defines):
+        if not init.is_file() or (
+            name != ROOT_PACKAGE and PackageExports(name, _read_text(init)).has_definitions
+        ):
             return None
         spec = ModuleSpec(name, self, origin=str(init), is_package=True)
         spec.submodule_search_locations = [str(folder)]
@@ -176,12 +180,12 @@ class PackageFinder(MetaPathFinder, Loader):
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         module = LazyPackage(spec.name)
-        module.__dict__["_offered"] = Offered(spec.name, _text(Path(spec.origin or "")))
+        module.__dict__["_offered"] = PackageExports(spec.name, _read_text(Path(spec.origin or "")))
         self.lazy.append(spec.name)
         return module
 
     def exec_module(self, module: types.ModuleType) -> None: ...
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")

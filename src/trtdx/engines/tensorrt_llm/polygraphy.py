@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.network.values import to_torch
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.tensorrt.network.values import torch_converter
+from trtdx.engines.torch.lazy_import import torch
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trtdx.engines.tensorrt_llm.runtime import Engine, World
+    from trtdx.engines.tensorrt_llm.runtime import CpuRuntime, EvaluatedEngine
 
 
-class Profile(dict[str, tuple[Any, Any, Any]]):
+class PolygraphyProfile(dict[str, tuple[Any, Any, Any]]):
     """The shapes of inputs: smallest, usual and largest."""
 
-    def add(self, name: str, min: Any, opt: Any, max: Any) -> Profile:  # as Polygraphy calls them  # noqa: A002
+    def add(self, name: str, min: Any, opt: Any, max: Any) -> PolygraphyProfile:  # as Polygraphy calls them  # noqa: A002
         self[name] = (tuple(min), tuple(opt), tuple(max))
         return self
 
@@ -41,12 +41,14 @@ class CreateConfig:
 class TrtRunner:
     """Runs an engine on arrays: NumPy's give NumPy's back, and torch's torch's."""
 
-    def __init__(self, engine: Engine | Callable[[], Engine], name: str | None = None, **_: Any) -> None:
-        self._given, self.name, self._engine = engine, name, None
+    def __init__(
+        self, engine: EvaluatedEngine | Callable[[], EvaluatedEngine], name: str | None = None, **_: Any
+    ) -> None:
+        self._engine_source, self.name, self._engine = engine, name, None
 
     def activate(self) -> None:
         """Make the engine, if a function was given."""
-        self._engine = self._given() if callable(self._given) else self._given  # type: ignore[assignment]
+        self._engine = self._engine_source() if callable(self._engine_source) else self._engine_source  # type: ignore[assignment]
 
     def deactivate(self) -> None:
         """Let the engine go."""
@@ -62,7 +64,7 @@ class TrtRunner:
     def infer(self, feed_dict: Mapping[str, Any], check_inputs: bool = True, **_: Any) -> dict[str, Any]:
         """Return the outputs by name."""
         assert self._engine is not None, "the runner is not active"
-        engine: Engine = self._engine
+        engine: EvaluatedEngine = self._engine
         context = engine.create_execution_context()
         for name, value in feed_dict.items():
             if name in engine.inputs and not context.set_input_shape(name, value.shape):
@@ -72,7 +74,7 @@ class TrtRunner:
         if not any(isinstance(value, torch.Tensor) for value in feed_dict.values()):
             return outputs
         return {
-            name: to_torch(engine.outputs[name].dtype.name)(np.ascontiguousarray(value))
+            name: torch_converter(engine.outputs[name].dtype.name)(np.ascontiguousarray(value))
             for name, value in outputs.items()
         }
 
@@ -81,27 +83,29 @@ class TrtRunner:
         return 0.0
 
 
-def answers(world: World) -> dict[str, dict[str, Any]]:
+def polygraphy_names(runtime: CpuRuntime) -> dict[str, dict[str, Any]]:
     """Return the names by module."""
 
-    def engine_from_network(network: Any, config: Any = None, **_: Any) -> Engine:
+    def engine_from_network(network: Any, config: Any = None, **_: Any) -> EvaluatedEngine:
         created = network() if callable(network) else network
         builder, definition = created[0], created[1]
         builder_config = config(builder, definition) if callable(config) else config
-        return world.engine(world.build(definition, getattr(builder_config, "profiles", ())))
+        return runtime.engine_from_plan(
+            runtime.build_plan(definition, getattr(builder_config, "profiles", ()))
+        )
 
     class EngineFromNetwork:
         def __init__(self, network: Any, config: Any = None, **_: Any) -> None:
             self._network, self._config = network, config
 
-        def __call__(self) -> Engine:
+        def __call__(self) -> EvaluatedEngine:
             return engine_from_network(self._network, self._config)
 
     return {
         "polygraphy.backend.trt": {
             "CreateConfig": CreateConfig,
             "EngineFromNetwork": EngineFromNetwork,
-            "Profile": Profile,
+            "Profile": PolygraphyProfile,
             "TrtRunner": TrtRunner,
             "engine_from_network": engine_from_network,
         }

@@ -13,106 +13,116 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.engine import Seen, Sink
+from trtdx.engines.engine import Sink, TappedTensor
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.tensorrt.evaluate.network import Prepared, prepare
-from trtdx.engines.tensorrt.network.places import Spot, places_of_network
-from trtdx.engines.tensorrt.network.values import PACKED, numpy_dtype, shape_matches
-from trtdx.engines.tensorrt_llm.plugins import Plugins, real_bindings
+from trtdx.engines.tensorrt.evaluate.prepared_network import PreparedNetwork, prepare_network
+from trtdx.engines.tensorrt.network.places import TensorPlace, places_of_network
+from trtdx.engines.tensorrt.network.values import PACKED_DTYPES, shape_matches, trt_numpy_dtype
+from trtdx.engines.tensorrt_llm.plugins import PluginReferences, load_rtx_bindings
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 from trtdx.errors import InputError
-from trtdx.tensors.taps import Selector, place_of
+from trtdx.tensors.taps import Selector, place_from_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 
-MAGIC = b"trtdx: a network to be evaluated, number "
-MOST_RECENT = 16  # networks held only because their plan may come back from a file
+PLAN_MAGIC = b"trtdx: a network to be evaluated, number "
+MOST_RECENT_PLANS = 16  # networks held only because their plan may come back from a file
 
 
-class World:
+class CpuRuntime:
     """What all engines of one `on_cpu` share: plugins, who watches, and the networks that were built."""
 
-    def __init__(self, plugins: Plugins, sink: Sink | None, selector: Selector | None) -> None:
+    def __init__(self, plugins: PluginReferences, sink: Sink | None, selector: Selector | None) -> None:
         self.plugins, self.sink, self.selector = plugins, sink, selector
-        self.steps, self._numbers = 0, itertools.count()
+        self.step, self._numbers = 0, itertools.count()
         self.ignored: dict[str, str] = {}  # what was asked for and changes nothing here -> why
-        self._recent: dict[bytes, Plan] = {}  # for those that come back from a file
+        self._recent_plans: dict[bytes, EvaluatedPlan] = {}  # for those that come back from a file
 
-    def build(self, network: Any, profiles: Sequence[Any]) -> Plan:
+    def build_plan(self, network: Any, profiles: Sequence[Any]) -> EvaluatedPlan:
         """Return what stands in for a serialized engine."""
-        plan = Plan(MAGIC + str(next(self._numbers)).encode())
+        plan = EvaluatedPlan(PLAN_MAGIC + str(next(self._numbers)).encode())
         plan.network, plan.profiles = network, list(profiles)
-        plan.prepared = self.prepare(network)  # as it is now, whatever is added to the network afterwards
-        plan.alive = [referrer for referrer in gc.get_referrers(network) if _is_network_of(referrer, network)]
-        self._recent[bytes(plan)] = plan
-        if len(self._recent) > MOST_RECENT:
-            del self._recent[next(iter(self._recent))]
+        plan.prepared = self.prepare_network(
+            network
+        )  # as it is now, whatever is added to the network afterwards
+        plan.weight_owners = [
+            referrer for referrer in gc.get_referrers(network) if _wraps_network(referrer, network)
+        ]
+        self._recent_plans[bytes(plan)] = plan
+        if len(self._recent_plans) > MOST_RECENT_PLANS:
+            del self._recent_plans[next(iter(self._recent_plans))]
         return plan
 
-    def engine(self, plan: Any) -> Engine:
+    def engine_from_plan(self, plan: Any) -> EvaluatedEngine:
         """Return the engine of a plan of ours."""
         content = bytes(plan)
-        if not content.startswith(MAGIC):
+        if not content.startswith(PLAN_MAGIC):
             raise CudaOnlyError(
                 "this plan was compiled by TensorRT; to run it takes a GPU",
                 fix="build the network inside on_cpu, where it is evaluated instead",
             )
-        known_plan = plan if isinstance(plan, Plan) else self._recent.get(content)
+        known_plan = plan if isinstance(plan, EvaluatedPlan) else self._recent_plans.get(content)
         if known_plan is None:
             raise CudaOnlyError(
                 "the network of this plan is gone; it was built long ago", fix="build it again"
             )
-        return Engine(self, known_plan)
+        return EvaluatedEngine(self, known_plan)
 
-    def prepare(self, network: Any) -> Prepared:
-        return prepare(self.plugins.shown(network), plugins=self.plugins.functions())
+    def prepare_network(self, network: Any) -> PreparedNetwork:
+        return prepare_network(
+            self.plugins.network_with_plugins(network), plugins=self.plugins.checked_functions()
+        )
 
-    def spots(self, plan: Plan) -> list[Spot]:
+    def selected_places(self, plan: EvaluatedPlan) -> list[TensorPlace]:
         """Return what is selected in one network; nothing is no mistake, for there may be many networks."""
         if self.sink is None or self.selector is None:
             return []
         network_places = places_of_network(plan.prepared.graph)
-        chooses = self.selector.chooser(network_places.places())
-        return [spot for spot in network_places.spots if chooses(spot.place)]
+        chooses = self.selector.predicate_among(network_places.places())
+        return [spot for spot in network_places.tensor_places if chooses(spot.place)]
 
-    def show(self, values: Mapping[str, Any], outputs: Collection[str], spots: Sequence[Spot]) -> None:
+    def emit_values(
+        self, values: Mapping[str, Any], outputs: Collection[str], tensor_places: Sequence[TensorPlace]
+    ) -> None:
         """Hand the values of one execution to whoever watches."""
         if self.sink is not None:
             for name in outputs:
-                place = place_of(name)._replace(dtype=str(values[name].dtype))
-                self.sink(Seen(place, values[name], self.steps, 0))
-            for spot in spots:
+                place = place_from_name(name)._replace(dtype=str(values[name].dtype))
+                self.sink(TappedTensor(place, values[name], self.step, 0))
+            for spot in tensor_places:
                 if spot.tensor in values and spot.tensor not in outputs:
-                    self.sink(Seen(spot.place, values[spot.tensor], self.steps, spot.call))
-        self.steps += 1
+                    self.sink(TappedTensor(spot.place, values[spot.tensor], self.step, spot.call))
+        self.step += 1
 
 
-class Plan(bytes):
+class EvaluatedPlan(bytes):
     """Stands in for IHostMemory."""
 
     network: Any
     profiles: Sequence[Any]
-    prepared: Prepared
-    alive: Sequence[Any]  # TensorRT-LLM's own network object: weights are pointers into arrays that it holds
+    prepared: PreparedNetwork
+    weight_owners: Sequence[
+        Any
+    ]  # TensorRT-LLM's own network object: weights are pointers into arrays that it holds
 
     @property
     def nbytes(self) -> int:
         return len(self)
 
 
-class Engine:
+class EvaluatedEngine:
     """Stands in for ICudaEngine."""
 
     streamable_weights_size = weight_streaming_budget_v2 = 0
     refittable = False
 
-    def __init__(self, world: World, plan: Plan) -> None:
+    def __init__(self, runtime: CpuRuntime, plan: EvaluatedPlan) -> None:
         network = plan.network
-        self.world, self.profiles = world, plan.profiles
+        self.runtime, self.profiles = runtime, plan.profiles
         self.prepared = plan.prepared
-        shown = world.plugins.shown(network)
+        shown = runtime.plugins.network_with_plugins(network)
         self._plan, self.name, self.num_layers = plan, network.name, shown.num_layers
         self.inputs: dict[str, Any] = {
             t.name: t for t in (shown.get_input(at) for at in range(shown.num_inputs))
@@ -128,7 +138,7 @@ class Engine:
         return list(self._tensors)[number]
 
     def get_tensor_mode(self, name: str) -> Any:
-        mode = real_bindings().TensorIOMode
+        mode = load_rtx_bindings().TensorIOMode
         return mode.NONE if name not in self._tensors else mode.INPUT if name in self.inputs else mode.OUTPUT
 
     def get_tensor_dtype(self, name: str) -> Any:
@@ -138,23 +148,23 @@ class Engine:
         return self._tensors[name].shape
 
     def get_tensor_location(self, name: str) -> Any:
-        return real_bindings().TensorLocation.DEVICE
+        return load_rtx_bindings().TensorLocation.DEVICE
 
     def get_tensor_profile_shape(self, name: str, profile: int) -> Any:
-        shapes = _told(self.profiles, profile, "get_shape", name)
+        shapes = _shapes_from_profile(self.profiles, profile, "get_shape", name)
         return shapes or [self._tensors[name].shape] * 3
 
     def get_tensor_profile_values(self, profile: int, name: str) -> Any:
         """Return the smallest, usual and largest values of an input that is a shape."""
-        return _told(self.profiles, profile, "get_shape_input", name)
+        return _shapes_from_profile(self.profiles, profile, "get_shape_input", name)
 
     def get_tensor_format_desc(self, name: str, profile: int = 0) -> str:
         return "row major linear"
 
-    def create_execution_context(self, *_: Any) -> Context:
-        return Context(self)
+    def create_execution_context(self, *_: Any) -> EvaluatedContext:
+        return EvaluatedContext(self)
 
-    def serialize(self) -> Plan:
+    def serialize(self) -> EvaluatedPlan:
         return self._plan
 
     def __getattr__(self, name: str) -> Any:
@@ -166,15 +176,15 @@ class Engine:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the network; what is tapped is shown, and the outputs come back."""
-        tensor_places = self.world.spots(self._plan)
+        tensor_places = self.runtime.selected_places(self._plan)
         values = self.prepared(inputs, [spot.tensor for spot in tensor_places])
-        self.world.show(
+        self.runtime.emit_values(
             values, self.outputs, [spot for spot in tensor_places if spot.tensor not in self.inputs]
         )
         return {name: values[name] for name in self.outputs}
 
 
-def _told(profiles: Sequence[Any], number: int, method: str, name: str) -> list[Any]:
+def _shapes_from_profile(profiles: Sequence[Any], number: int, method: str, name: str) -> list[Any]:
     """Return what a profile says of an input, or nothing where it says nothing."""
     try:
         return list(getattr(profiles[number], method)(name))
@@ -182,15 +192,15 @@ def _told(profiles: Sequence[Any], number: int, method: str, name: str) -> list[
         return []
 
 
-def _is_network_of(found: Any, network: Any) -> bool:
-    attributes = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+def _wraps_network(referrer: Any, network: Any) -> bool:
+    attributes = referrer if isinstance(referrer, dict) else getattr(referrer, "__dict__", {})
     return isinstance(attributes, dict) and attributes.get("_trt_network") is network
 
 
-class Context:
+class EvaluatedContext:
     """Stands in for IExecutionContext."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EvaluatedEngine) -> None:
         self.engine, self.active_optimization_profile = engine, 0
         self._shapes: dict[str, tuple[int, ...]] = {
             name: tuple(tensor.shape) for name, tensor in engine.inputs.items()
@@ -228,7 +238,7 @@ class Context:
         if -1 not in fixed:
             return fixed
         if name not in self._inferred:
-            self._inferred = _inferred_shapes(self.engine, self._shapes, self.active_optimization_profile)
+            self._inferred = _infer_output_shapes(self.engine, self._shapes, self.active_optimization_profile)
         return self._inferred[name]
 
     def infer_shapes(self) -> list[str]:
@@ -243,7 +253,7 @@ class Context:
         missing = [name for name in (*engine.inputs, *engine.outputs) if name not in self._addresses]
         if missing:
             raise InputError(f"no address was set for {', '.join(missing)}")
-        inputs = {name: self._read(name, engine.inputs[name].dtype.name) for name in engine.inputs}
+        inputs = {name: self._read_input(name, engine.inputs[name].dtype.name) for name in engine.inputs}
         output_shapes = {name: self.get_tensor_shape(name) for name in engine.outputs}
         for name, value in engine.run(inputs).items():
             if not shape_matches(output_shapes[name], value.shape):
@@ -253,15 +263,15 @@ class Context:
                 )
             if value.size:
                 dtype = engine.outputs[name].dtype.name
-                np.copyto(_memory(self._addresses[name], value.shape, dtype, name), value)
+                np.copyto(_array_at_address(self._addresses[name], value.shape, dtype, name), value)
             self._inferred[name] = value.shape
         return True
 
-    def _read(self, name: str, dtype: str) -> Any:
+    def _read_input(self, name: str, dtype: str) -> Any:
         shape, address = self._shapes[name], self._addresses[name]
         if -1 in shape:
             raise InputError(f"the shape of input {name!r} was not set: it is {list(shape)}")
-        return _memory(address, shape, dtype, name).copy()
+        return _array_at_address(address, shape, dtype, name).copy()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -271,11 +281,11 @@ class Context:
         )
 
 
-def _memory(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:
+def _array_at_address(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:
     """Return an array over the caller's memory."""
-    if dtype in PACKED:
+    if dtype in PACKED_DTYPES:
         raise CudaOnlyError(f"{name} is {dtype}, two values a byte, which is not passed by address here")
-    kind, count = numpy_dtype(dtype), math.prod(shape)
+    kind, count = trt_numpy_dtype(dtype), math.prod(shape)
     if not count:
         return np.zeros(tuple(shape), kind)
     if not address:
@@ -284,8 +294,8 @@ def _memory(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:
     return np.frombuffer(raw, np.uint8).view(kind).reshape(tuple(shape))
 
 
-def _inferred_shapes(
-    engine: Engine, shapes: Mapping[str, tuple[int, ...]], profile: int
+def _infer_output_shapes(
+    engine: EvaluatedEngine, shapes: Mapping[str, tuple[int, ...]], profile: int
 ) -> dict[str, tuple[int, ...]]:
     """Return the outputs' shapes; -1 where two runs with different values disagree, or none succeeds.
 
@@ -297,7 +307,7 @@ def _inferred_shapes(
         feeds = {
             name: np.full(
                 shapes[name], np.reshape(values[name][2 * fill], shapes[name]) if values[name] else fill
-            ).astype(numpy_dtype(tensor.dtype.name))
+            ).astype(trt_numpy_dtype(tensor.dtype.name))
             for name, tensor in engine.inputs.items()
         }
         try:

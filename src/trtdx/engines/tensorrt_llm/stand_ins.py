@@ -29,17 +29,25 @@ class CudaOnlyError(TrtdxError, ImportError):
 
 
 # Always replaced: they look for a driver or a launcher when they are imported or first called.
-REPLACED = ("cuda", "mpi4py", "nvtx", "pynvml")
+REPLACED_PACKAGES = ("cuda", "mpi4py", "nvtx", "pynvml")
 # Replaced where they are not installed, for TensorRT-LLM's own code only: others would take them for the real thing.
-FILLED_IN = (
+OPTIONAL_PACKAGES = (
     "aenum", "click_option_group", "colored", "datasets", "evaluate", "flashinfer", "h5py", "janus", "llguidance",
     "modelopt", "onnx_graphsurgeon", "openai_harmony", "ordered_set", "pandas", "prometheus_client", "psutil", "pulp", "ray",
     "setproctitle", "strenum", "torchao", "triton", "xgrammar", "zmq",
 )  # fmt: skip
-COMPILED = ("bindings", "deep_ep", "deep_gemm", "flash_mla", "libs", "deep_ep_cpp_tllm", "deep_gemm_cpp_tllm")
+COMPILED_SUBMODULES = (
+    "bindings",
+    "deep_ep",
+    "deep_gemm",
+    "flash_mla",
+    "libs",
+    "deep_ep_cpp_tllm",
+    "deep_gemm_cpp_tllm",
+)
 
 
-class Absent:
+class AbsentObject:
     """Something that is not there: a name to hold on to, and an error to whoever uses it."""
 
     def __init__(self, name: str, why: str) -> None:
@@ -50,12 +58,12 @@ class Absent:
             raise AttributeError(name)
         parts = self.__dict__["_parts"]
         if name not in parts:
-            parts[name] = Absent(f"{self._name}.{name}", self._why)
+            parts[name] = AbsentObject(f"{self._name}.{name}", self._why)
         return parts[name]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type)):
-            return Absent(f"{self._name}({args[0].__qualname__})", self._why)  # a decorator
+            return AbsentObject(f"{self._name}({args[0].__qualname__})", self._why)  # a decorator
         if not args and kwargs and self.__dict__["__name__"] in DECORATORS:
             return self
         return self._refuse("called")
@@ -64,10 +72,12 @@ class Absent:
         def refuse(made: Any, *args: Any, **kwargs: Any) -> None:
             self._refuse("made an instance of")
 
-        return (type(self.__dict__["__name__"], (), {"__init__": refuse, "__init_subclass__": _anything}),)
+        return (
+            type(self.__dict__["__name__"], (), {"__init__": refuse, "__init_subclass__": _ignore_arguments}),
+        )
 
     def __instancecheck__(self, value: Any) -> bool:
-        return isinstance(value, Absent) and value in self.__dict__["_parts"].values()
+        return isinstance(value, AbsentObject) and value in self.__dict__["_parts"].values()
 
     def __subclasscheck__(self, kind: type) -> bool:
         return False
@@ -115,21 +125,21 @@ class Absent:
 DECORATORS = ("jit", "autotune", "heuristics", "custom_op", "annotate", "njit")
 
 
-def _anything(cls: type, *args: Any, **kwargs: Any) -> None:
+def _ignore_arguments(cls: type, *args: Any, **kwargs: Any) -> None:
     """Take whatever a class statement says."""
 
 
-class StandIn(types.ModuleType):
+class StandInModule(types.ModuleType):
     """A module of which some names are answered and all others are absent."""
 
-    def __init__(self, name: str, why: str, answers: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, name: str, why: str, names_by_module: Mapping[str, Mapping[str, Any]]) -> None:
         super().__init__(name, f"A stand-in of trtdx: {why}.")
         self.__path__: list[str] = []
         self._why = why
         self._modules = {
-            module.rsplit(".", back)[0] for module in answers for back in range(module.count(".") + 1)
+            module.rsplit(".", back)[0] for module in names_by_module for back in range(module.count(".") + 1)
         }
-        self.__dict__.update(answers.get(name, {}))
+        self.__dict__.update(names_by_module.get(name, {}))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -137,7 +147,7 @@ class StandIn(types.ModuleType):
         full = f"{self.__name__}.{name}"
         if full in self._modules:
             return importlib.import_module(full)
-        absent = self.__dict__[name] = Absent(full, self._why)
+        absent = self.__dict__[name] = AbsentObject(full, self._why)
         return absent
 
 
@@ -145,27 +155,30 @@ class StandInFinder(MetaPathFinder, Loader):
     """Finds a stand-in for each name it was told, and notes which were asked for."""
 
     def __init__(
-        self, why: Callable[[str], str | None], answers: Mapping[str, Mapping[str, Any]], only_for: str = ""
+        self,
+        why: Callable[[str], str | None],
+        names_by_module: Mapping[str, Mapping[str, Any]],
+        only_for: str = "",
     ) -> None:
-        self._why, self._answers, self._only_for = why, answers, only_for
-        self.asked: dict[str, str] = {}
+        self._why, self._names_by_module, self._only_for = why, names_by_module, only_for
+        self.imported_modules: dict[str, str] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
-        if self._why(name) is None or not _importer().startswith(self._only_for):
+        if self._why(name) is None or not _importing_file().startswith(self._only_for):
             return None
         return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
         why = self._why(spec.name) or ""
-        self.asked[spec.name] = why
-        return StandIn(spec.name, why, self._answers)
+        self.imported_modules[spec.name] = why
+        return StandInModule(spec.name, why, self._names_by_module)
 
     def exec_module(self, module: types.ModuleType) -> None: ...
 
 
-def _importer() -> str:
+def _importing_file() -> str:
     """Return the file of the code that imports something now."""
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None and "importlib" in frame.f_code.co_filename:
@@ -173,19 +186,19 @@ def _importer() -> str:
     return frame.f_code.co_filename if frame is not None else ""
 
 
-def why_replaced(name: str) -> str | None:
+def replacement_reason(name: str) -> str | None:
     """Return why a module that may be installed is replaced nevertheless."""
     top, _, rest = name.partition(".")
-    if top == "tensorrt_llm" and rest.split(".")[0] in COMPILED:
+    if top == "tensorrt_llm" and rest.split(".")[0] in COMPILED_SUBMODULES:
         return "it is a compiled part of TensorRT-LLM, which needs CUDA to load"
-    if top in REPLACED:
+    if top in REPLACED_PACKAGES:
         return "there is no GPU here"
     return None
 
 
-def why_filled_in(extra: Sequence[str]) -> Callable[[str], str | None]:
+def absence_reason_function(extra: Sequence[str]) -> Callable[[str], str | None]:
     """Return what tells why a module that is not installed gets a stand-in."""
-    names = {*FILLED_IN, *extra}
+    names = {*OPTIONAL_PACKAGES, *extra}
 
     def why(name: str) -> str | None:
         top = name.partition(".")[0]
@@ -194,7 +207,7 @@ def why_filled_in(extra: Sequence[str]) -> Callable[[str], str | None]:
     return why
 
 
-class _Text(str, enum.Enum):
+class _StrEnum(str, enum.Enum):
     """What the package strenum offers: members are strings, and `auto()` is the member's own name."""
 
     @staticmethod
@@ -205,18 +218,18 @@ class _Text(str, enum.Enum):
         return str(self.value)
 
 
-class _Annotate(contextlib.ContextDecorator):
+class _NvtxAnnotate(contextlib.ContextDecorator):
     """Marks a range for a profiler; nobody is listening."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
-    def __enter__(self) -> _Annotate:
+    def __enter__(self) -> _NvtxAnnotate:
         return self
 
     def __exit__(self, *_: Any) -> None: ...
 
 
-class _Alone:
+class _SingleRankCommunicator:
     """An MPI communicator of one rank; MPI's capitals are those of whoever calls."""
 
     rank, size = 0, 1
@@ -229,7 +242,7 @@ class _Alone:
 
     def barrier(self) -> None: ...
 
-    def split(self, *args: Any, **kwargs: Any) -> _Alone:
+    def split(self, *args: Any, **kwargs: Any) -> _SingleRankCommunicator:
         return self
 
     def bcast(self, value: Any, root: int = 0) -> Any:
@@ -245,7 +258,7 @@ class _Alone:
     def __getattr__(self, name: str) -> Any:
         method = getattr(type(self), name.lower(), None)
         if method is None:
-            return Absent(f"mpi4py.MPI.COMM_WORLD.{name}", "there is only one rank here")
+            return AbsentObject(f"mpi4py.MPI.COMM_WORLD.{name}", "there is only one rank here")
         return method.__get__(self)
 
 
@@ -253,11 +266,11 @@ class NVMLError(Exception):
     """What NVML raises where there is no driver."""
 
 
-def _no_nvml(*_: Any) -> NoReturn:
+def _raise_nvml_error(*_: Any) -> NoReturn:
     raise NVMLError("there is no GPU here")
 
 
-def _device(capability: tuple[int, int]) -> dict[str, Any]:
+def _driver_names(capability: tuple[int, int]) -> dict[str, Any]:
     """Return the few calls of the driver that tests ask for a device's architecture with."""
 
     class CUresult:
@@ -276,16 +289,21 @@ def _device(capability: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def answers(capability: tuple[int, int]) -> dict[str, dict[str, Any]]:
+def stand_in_names(capability: tuple[int, int]) -> dict[str, dict[str, Any]]:
     """Return what stand-ins do answer, by module: no more than a machine without a GPU can say."""
-    driver, alone = _device(capability), _Alone()
+    driver, alone = _driver_names(capability), _SingleRankCommunicator()
     nvrtc = {"nvrtcResult": type("nvrtcResult", (), {})}
     return {
         "cuda.cuda": driver,
         "cuda.bindings.driver": driver,
         "cuda.nvrtc": nvrtc,
         "cuda.bindings.nvrtc": nvrtc,
-        "nvtx": {"annotate": _Annotate, "push_range": _anything, "pop_range": _anything, "mark": _anything},
+        "nvtx": {
+            "annotate": _NvtxAnnotate,
+            "push_range": _ignore_arguments,
+            "pop_range": _ignore_arguments,
+            "mark": _ignore_arguments,
+        },
         "mpi4py.MPI": {
             "COMM_WORLD": alone,
             "COMM_SELF": alone,
@@ -301,15 +319,15 @@ def answers(capability: tuple[int, int]) -> dict[str, dict[str, Any]]:
             "nvmlInit": lambda: None,
             "nvmlShutdown": lambda: None,
             "nvmlDeviceGetCount": lambda: 0,
-            "nvmlDeviceGetHandleByIndex": _no_nvml,
+            "nvmlDeviceGetHandleByIndex": _raise_nvml_error,
         },
-        "strenum": {"StrEnum": _Text},
+        "strenum": {"StrEnum": _StrEnum},
         "tensorrt_llm.bindings.BuildInfo": {"ENABLE_MULTI_DEVICE": False},
     }
 
 
 @contextlib.contextmanager
-def forgotten(belongs: Callable[[str], bool]) -> Iterator[None]:
+def hide_modules(belongs: Callable[[str], bool]) -> Iterator[None]:
     """Take modules out of `sys.modules`, and put them back afterwards in the place of what came meanwhile."""
     before = {name: module for name, module in sys.modules.items() if belongs(name)}
     for name in before:

@@ -18,21 +18,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Array, ClosedOnExit, Read, Sink, Tapped
+from trtdx.engines.engine import Array, ClosedOnExit, OperatorInput, Sink, TapEffect
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.torch.call_forms import AnyModule, Decoder, is_decoder
-from trtdx.engines.torch.hooks import Watch, is_compiled, plain
-from trtdx.engines.torch.lazy import torch
-from trtdx.engines.torch.load import loaded
-from trtdx.engines.torch.replay import entering, replay
-from trtdx.engines.torch.values import device_of
+from trtdx.engines.torch.call_forms import DecoderForm, PlainModuleForm, is_causal_decoder
+from trtdx.engines.torch.hooks import ModuleWatch, is_compiled, uncompiled_module
+from trtdx.engines.torch.hugging_face import load_model
+from trtdx.engines.torch.lazy_import import torch
+from trtdx.engines.torch.replay import replay_torch_module, torch_module_inputs
+from trtdx.engines.torch.values import model_device
 from trtdx.errors import InputError, TrtdxError
 from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trtdx.tensors.feeds import Input
+    from trtdx.tensors.feeds import ModelInput
 
 
 class TorchEngine(ClosedOnExit):
@@ -79,27 +79,27 @@ class TorchEngine(ClosedOnExit):
         self._selector = (
             parse_selector(selector) if isinstance(selector, str) and selector else selector or None
         )
-        self._given = None if self.path is not None else model
-        self._trained: list[Any] = []  # modules to be set back when the engine is closed
+        self._module = None if self.path is not None else model
+        self._training_modules: list[Any] = []  # modules to be set back when the engine is closed
         self.notes: list[str] = []
-        self._open()
+        self._open_model()
 
-    def _open(self) -> None:
+    def _open_model(self) -> None:
         if self.path is not None:
-            self._called, self.notes = loaded(self.path, **self._options)  # type: ignore[arg-type]
+            self._callable_model, self.notes = load_model(self.path, **self._options)  # type: ignore[arg-type]
         else:
-            self._called = self._given
-        if not hasattr(self._called, "named_modules"):
-            raise InputError(f"{type(self._called).__name__} is neither a torch module nor a path")
+            self._callable_model = self._module
+        if not hasattr(self._callable_model, "named_modules"):
+            raise InputError(f"{type(self._callable_model).__name__} is neither a torch module nor a path")
         if self._backend:
             backend = {"backend": self._backend} if isinstance(self._backend, str) else {}
-            self._called = torch.compile(self._called, **backend)
-        self._watch = self._watch_on(self._called)
+            self._callable_model = torch.compile(self._callable_model, **backend)
+        self._watch = self._create_watch(self._callable_model)
 
-    def _watch_on(self, called: Any) -> Watch | None:
+    def _create_watch(self, model: Any) -> ModuleWatch | None:
         if self._selector is None:
             return None
-        watch = Watch(called, self._selector, None, start=None)
+        watch = ModuleWatch(model, self._selector, None, start=None)
         # An engine that is dropped without being closed leaves nothing behind either.
         weakref.finalize(self, watch.detach).atexit = False
         return watch
@@ -107,19 +107,19 @@ class TorchEngine(ClosedOnExit):
     @property
     def model(self) -> Any:
         """The module itself; loaded again after the engine was closed."""
-        if self._called is None:
-            self._open()
-        return plain(self._called)
+        if self._callable_model is None:
+            self._open_model()
+        return uncompiled_module(self._callable_model)
 
     @cached_property
-    def form(self) -> Decoder | AnyModule:
+    def form(self) -> DecoderForm | PlainModuleForm:
         """How the module is called."""
         model = self.model
-        with self._settled():
-            return Decoder(model) if is_decoder(model) else AnyModule(model)
+        with self._inference_settings():
+            return DecoderForm(model) if is_causal_decoder(model) else PlainModuleForm(model)
 
     @property
-    def inputs(self) -> Mapping[str, Input]:
+    def inputs(self) -> Mapping[str, ModelInput]:
         """What one step is fed, by name; of any module, what its forward declares, also what may be left out."""
         return self.form.inputs
 
@@ -141,46 +141,46 @@ class TorchEngine(ClosedOnExit):
             "architecture": type(model).__name__,
             "dtype": str(getattr(first, "dtype", "")).removeprefix("torch."),
             "attention": str(getattr(config, "_attn_implementation", None) or ""),
-            "device": str(device_of(model)),
+            "device": str(model_device(model)),
             "threads": self._threads or torch.get_num_threads(),
-            "compiled": is_compiled(self._called),
+            "compiled": is_compiled(self._callable_model),
             "cache": self.form.cache_note,
             "notes": list(self.notes),
         }
 
     @property
-    def tapped(self) -> Tapped:
+    def tap_effect(self) -> TapEffect:
         """What watching changed."""
         if self._watch is None:
-            return Tapped(is_compiled(self._called), 0, "")
+            return TapEffect(is_compiled(self._callable_model), 0, "")
         return self._watch.attach()
 
     def places(self) -> list[Place]:
         """Return every place there is, in the order in which a decoder computes one token, else as they are defined."""
         return self.form.places()
 
-    def reads(self, place: Place) -> Sequence[Read]:
+    def operator_inputs(self, place: Place) -> Sequence[OperatorInput]:
         """Return nothing: what enters a module comes with what leaves it, as `TappedTensor.module_arguments`."""
         return ()
 
-    def watching(self, selector: Selector | str, sink: Sink) -> TorchEngine:
+    def with_selector(self, selector: Selector | str, sink: Sink) -> TorchEngine:
         """Return the same model with another selector and sink; its weights are shared."""
         _ = self.form  # made once, for both
         other = copy.copy(self)
-        other.sink, other.step, other._trained = sink, 0, []
+        other.sink, other.step, other._training_modules = sink, 0, []
         other._selector = parse_selector(selector) if isinstance(selector, str) else selector
-        other._watch = other._watch_on(self._called)
+        other._watch = other._create_watch(self._callable_model)
         return other
 
-    def entering(self, scope: str, call: int = 0) -> dict[str, Input]:
+    def replay_inputs(self, scope: str, call: int = 0) -> dict[str, ModelInput]:
         """Return what a module has to be given to be computed alone, by the names that `replay` takes."""
-        return entering(self, scope, call)
+        return torch_module_inputs(self, scope, call)
 
     def replay(
         self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
     ) -> dict[str, Array]:
         """Return what leaves a module that is computed alone; see `replay_torch_module`."""
-        return replay(self, scope, inputs, call=call, step=step)
+        return replay_torch_module(self, scope, inputs, call=call, step=step)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Compute one step: returns the outputs, and hands each selected tensor to the sink.
@@ -193,36 +193,36 @@ class TorchEngine(ClosedOnExit):
         """
         form = self.form
         step, self.step = self.step, self.step + 1
-        with self.computing(step):
-            return form.run(self._called, feeds)
+        with self.watch_computation(step):
+            return form.run(self._callable_model, feeds)
 
     @contextmanager
-    def computing(self, step: int, calls: Mapping[str, int] | None = None) -> Iterator[None]:
+    def watch_computation(self, step: int, calls: Mapping[str, int] | None = None) -> Iterator[None]:
         """Let the sink see what is computed inside the block, and name the module where something fails."""
         watch, model = self._watch, self.model
         if watch is not None:
             watch.attach()
-            watch.begin(step, calls)
+            watch.begin_step(step, calls)
             watch.sink = self.sink
         try:
-            with self._settled():
+            with self._inference_settings():
                 yield
         except TrtdxError:
             raise
         except Exception as err:
             if watch is not None and err is watch.failure:
                 raise
-            raise _failed(model, err) from err
+            raise _error_from_torch(model, err) from err
         finally:
             if watch is not None:
                 watch.sink = None
 
     @contextmanager
-    def _settled(self) -> Iterator[None]:
+    def _inference_settings(self) -> Iterator[None]:
         """Compute without gradients, in evaluation mode and with the threads asked for."""
-        if not self._trained and self.model.training:
-            self._trained = [module for module in self.model.modules() if module.training]
-            for module in self._trained:
+        if not self._training_modules and self.model.training:
+            self._training_modules = [module for module in self.model.modules() if module.training]
+            for module in self._training_modules:
                 module.training = False
         before = torch.get_num_threads()
         if self._threads and before != self._threads:
@@ -238,15 +238,15 @@ class TorchEngine(ClosedOnExit):
         """Take all hooks away and let go of a model that was loaded from a folder; a later run begins anew."""
         if self._watch is not None:
             self._watch.detach()
-        for module in self._trained:
+        for module in self._training_modules:
             module.training = True
-        self._trained = []
+        self._training_modules = []
         if self.path is not None:
-            self._called = self._watch = None
+            self._callable_model = self._watch = None
             self.__dict__.pop("form", None)
 
 
-def _failed(model: Any, err: Exception) -> EvaluationError:
+def _error_from_torch(model: Any, err: Exception) -> EvaluationError:
     """Return the error of a run that torch refused, with the innermost module where it happened."""
     names = {id(module): path for path, module in model.named_modules()}
     layer, trace = "", err.__traceback__

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.torch.lazy import torch
-from trtdx.tensors.dtypes import DTYPES, dtype_of, numpy_dtype
+from trtdx.engines.torch.lazy_import import torch
+from trtdx.tensors.dtypes import DTYPES, find_dtype, numpy_dtype
 
 if TYPE_CHECKING:
     from trtdx.engines.engine import Array
@@ -21,7 +21,7 @@ def array_from_tensor(tensor: Any) -> Array:
     if detached.device.type != "cpu":
         detached = detached.cpu()
     detached = detached.resolve_conj().resolve_neg()
-    dtype = dtype_of(detached.dtype)
+    dtype = find_dtype(detached.dtype)
     if dtype.npy:
         array: Array = detached.numpy()
         return array
@@ -29,15 +29,15 @@ def array_from_tensor(tensor: Any) -> Array:
     return view.view(numpy_dtype(dtype.name))
 
 
-def tensor_from_array(given: Any, device: Any = "cpu") -> Any:
+def tensor_from_array(value: Any, device: Any = "cpu") -> Any:
     """Return a tensor over an array's memory; a copy if the device is another one or torch cannot look there.
 
     An array that is read-only is copied: models add to their inputs in place, which ends the process where the
     memory is a mapped file.
     """
-    if isinstance(given, torch.Tensor):
-        return given.to(device)
-    array = np.asarray(given)
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    array = np.asarray(value)
     if any(stride < 0 for stride in array.strides) or not array.dtype.isnative or not array.flags.aligned:
         array = array.astype(array.dtype.newbyteorder("="), copy=True)
     if not array.flags.writeable:
@@ -49,23 +49,23 @@ def tensor_from_array(given: Any, device: Any = "cpu") -> Any:
     return raw.view(getattr(torch, known_dtype.name)).to(device)
 
 
-def tensors_from(given: Any, device: Any) -> Any:
+def tensors_from_arrays(value: Any, device: Any) -> Any:
     """Return a value with its arrays as tensors, looking into tuples, lists and dicts."""
-    if isinstance(given, (np.ndarray, np.generic, torch.Tensor)):
-        return tensor_from_array(given, device)
-    if isinstance(given, (tuple, list)):
-        return type(given)(tensors_from(element, device) for element in given)
-    if isinstance(given, Mapping):
-        return {name: tensors_from(element, device) for name, element in given.items()}
-    return given
+    if isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+        return tensor_from_array(value, device)
+    if isinstance(value, (tuple, list)):
+        return type(value)(tensors_from_arrays(element, device) for element in value)
+    if isinstance(value, Mapping):
+        return {name: tensors_from_arrays(element, device) for name, element in value.items()}
+    return value
 
 
-def parameters_of(module: Any) -> Mapping[str, inspect.Parameter]:
+def forward_parameters(module: Any) -> Mapping[str, inspect.Parameter]:
     """Return what a module's forward takes, by name."""
     return inspect.signature(module.forward).parameters
 
 
-def device_of(model: Any) -> Any:
+def model_device(model: Any) -> Any:
     """Return where a model takes its inputs: where its first weight is."""
     first = next(model.parameters(), None)
     if first is None:

@@ -18,33 +18,34 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from trtdx.formats.onnx.graph import Graph
+    from trtdx.formats.onnx.module_graph import OnnxGraph
 
 # What moves numbers and does not change them.
-MOVES = {
+MOVING_OPERATORS = {
     "Transpose", "Reshape", "Slice", "Concat", "Gather", "Squeeze", "Unsqueeze", "Expand", "Identity", "Split", "Flatten",
 }  # fmt: skip
-BINARY = {"QLinearMatMul": "MatMul", "QLinearAdd": "Add", "QLinearMul": "Mul"}
-UNARY = {"QLinearSigmoid": "Sigmoid", "QLinearSoftmax": "Softmax", "QLinearLeakyRelu": "LeakyRelu"}
+BINARY_OPERATORS = {"QLinearMatMul": "MatMul", "QLinearAdd": "Add", "QLinearMul": "Mul"}
+UNARY_OPERATORS = {"QLinearSigmoid": "Sigmoid", "QLinearSoftmax": "Softmax", "QLinearLeakyRelu": "LeakyRelu"}
 KEPT_ATTRIBUTES = ("axis", "alpha", "transA", "transB")
-OPERATORS = {"QLinearConcat", "QGemm", *BINARY, *UNARY}
-STATIC = {"QuantizeLinear", *OPERATORS}
+INTEGER_OPERATORS = {"QLinearConcat", "QGemm", *BINARY_OPERATORS, *UNARY_OPERATORS}
+STATIC_QUANTISERS = {"QuantizeLinear", *INTEGER_OPERATORS}
 PRODUCTS = re.compile(r"MatMul|Gemm|Conv|Gather|Transpose")
-STEPS = 255.0
+INT8_STEPS = 255.0
 # Times the step that the numbers need: calibration saw larger ones; beyond that it is no honest step.
-ROOMY = 8.0
+MAX_HONEST_STEP_FACTOR = 8.0
 
 
 class NotInFloatsError(TrtdxError):
     """A quantised operator that has no form in floats here."""
 
 
-def has_static_steps(graph: Graph) -> bool:
+def has_static_steps(graph: OnnxGraph) -> bool:
     """Whether a graph quantises what it computes with scales that are in the file."""
-    from trtdx.formats.onnx.graph import Kind
+    from trtdx.formats.onnx.module_graph import ValueKind
 
     return any(
-        node.op_type in STATIC and any(graph.kind(value) is Kind.DATA for value in node.inputs if value)
+        node.op_type in STATIC_QUANTISERS
+        and any(graph.kind(value) is ValueKind.DATA for value in node.inputs if value)
         for node in graph.nodes
     )
 
@@ -52,14 +53,14 @@ def has_static_steps(graph: Graph) -> bool:
 class Quantiser(NamedTuple):
     """A quantiser as it was: what it is given, what comes of it, and where its range ends."""
 
-    given: str
-    made: str
+    input_name: str
+    output_name: str
     low: float
     high: float
     step: float
 
 
-def moved_steps(graph: Graph) -> dict[str, float]:
+def steps_quantised_early(graph: OnnxGraph) -> dict[str, float]:
     """Return the step of each value that an engine may quantise earlier than its file says.
 
     Rounding and moving numbers can change places, so optimisers put a quantiser before what moves its input.
@@ -73,7 +74,7 @@ def moved_steps(graph: Graph) -> dict[str, float]:
         while waiting:
             value = waiting.pop()
             maker = None if value is None else value.producer()
-            if maker is None or maker.op_type not in MOVES:
+            if maker is None or maker.op_type not in MOVING_OPERATORS:
                 continue
             before = [source for source in maker.inputs if source is not None and source.dtype == scale.dtype]
             for source in before:
@@ -82,7 +83,7 @@ def moved_steps(graph: Graph) -> dict[str, float]:
     return steps
 
 
-def cached_steps(graph: Graph) -> dict[str, float]:
+def cache_quantisation_steps(graph: OnnxGraph) -> dict[str, float]:
     """Return the step of each value that is a cache, or moved from one, where what a step of the run hands on is quantised."""
     from trtdx.tensors.cache_names import cache_key
 
@@ -98,12 +99,12 @@ def cached_steps(graph: Graph) -> dict[str, float]:
         value, step = waiting.pop()
         steps[str(value.name)] = max(steps.get(str(value.name), 0.0), step)
         for use in value.uses():
-            if use.node.op_type in MOVES:
+            if use.node.op_type in MOVING_OPERATORS:
                 waiting += [(output, step) for output in use.node.outputs]
     return steps
 
 
-def in_floats(graph: Graph, *, steps: bool) -> list[Quantiser]:
+def dequantise_graph(graph: OnnxGraph, *, steps: bool) -> list[Quantiser]:
     """Change a graph so that it computes in floats; returns the quantisers it had.
 
     Args:
@@ -113,84 +114,88 @@ def in_floats(graph: Graph, *, steps: bool) -> list[Quantiser]:
     Raises:
         NotInFloatsError: it has an operator that is not known.
     """
-    floats = _Floats(graph, steps)
-    floats.change()
+    floats = _GraphDequantiser(graph, steps)
+    floats.dequantise()
     return floats.quantisers
 
 
-class _Floats:
+class _GraphDequantiser:
     """The change of one graph."""
 
-    def __init__(self, graph: Graph, steps: bool) -> None:
+    def __init__(self, graph: OnnxGraph, steps: bool) -> None:
         self._graph, self._steps = graph, steps
         self._ir: Any = import_onnx_ir()
-        self._floats: set[ir.Value] = set()  # that were integers
+        self._dequantised_values: set[ir.Value] = set()  # that were integers
         self._count = 0
         self.quantisers: list[Quantiser] = []
 
-    def change(self) -> None:
-        from trtdx.formats.onnx.graph import Kind
+    def dequantise(self) -> None:
+        from trtdx.formats.onnx.module_graph import ValueKind
 
         for node in self._graph.nodes:
             data = [
-                value for value in node.inputs if value is not None and self._graph.kind(value) is Kind.DATA
+                value
+                for value in node.inputs
+                if value is not None and self._graph.kind(value) is ValueKind.DATA
             ]
             if node.op_type == "QuantizeLinear":
-                self._quantiser(node, constant=not data)
-            elif not data and node.inputs and node.inputs[0] not in self._floats:
+                self._replace_quantiser(node, constant=not data)
+            elif not data and node.inputs and node.inputs[0] not in self._dequantised_values:
                 if self._steps and node.op_type == "DequantizeLinear":
-                    self._constant_steps(node)
-            elif node.op_type in OPERATORS:
-                self._operator(node)
-            elif any(operand in self._floats for operand in node.inputs if operand is not None):
-                self._reader(node)
+                    self._perturb_constant(node)
+            elif node.op_type in INTEGER_OPERATORS:
+                self._replace_integer_operator(node)
+            elif any(operand in self._dequantised_values for operand in node.inputs if operand is not None):
+                self._rewire_reader(node)
 
-    def _quantiser(self, node: ir.Node, *, constant: bool) -> None:
+    def _replace_quantiser(self, node: ir.Node, *, constant: bool) -> None:
         quantised, scale = node.inputs[0], node.inputs[1]
         assert quantised is not None
         assert scale is not None
         if constant and (scale.const_value is None or scale.const_value.size > 1):
             return  # a weight by channels: the honest runs of the reference round it
-        self._finish(node, quantised, scale, node.inputs[2] if len(node.inputs) > 2 else None)
+        self._round_result(node, quantised, scale, node.inputs[2] if len(node.inputs) > 2 else None)
 
-    def _operator(self, node: ir.Node) -> None:
+    def _replace_integer_operator(self, node: ir.Node) -> None:
         """Put an operator on floats into the place of one on integers, and round its result."""
         inputs: Sequence[Any] = list(node.inputs)
         if node.op_type == "QLinearConcat":
             reads = [inputs[at : at + 3] for at in range(2, len(inputs), 3)]
             op, scale, zero = "Concat", *inputs[:2]
         elif node.op_type == "QGemm":
-            self._gemm(node)
+            self._replace_gemm(node)
             return
-        elif node.op_type in BINARY:
-            reads, op, scale, zero = [inputs[:3], inputs[3:6]], BINARY[node.op_type], *inputs[6:8]
+        elif node.op_type in BINARY_OPERATORS:
+            reads, op, scale, zero = [inputs[:3], inputs[3:6]], BINARY_OPERATORS[node.op_type], *inputs[6:8]
         else:
-            reads, op, scale, zero = [inputs[:3]], UNARY[node.op_type], *inputs[3:5]
-        floats = [self._float(node, *operands) for operands in reads]
+            reads, op, scale, zero = [inputs[:3]], UNARY_OPERATORS[node.op_type], *inputs[3:5]
+        floats = [self._dequantise_input(node, *operands) for operands in reads]
         more = [attribute for attribute in node.attributes.values() if attribute.name in KEPT_ATTRIBUTES]
-        self._finish(node, self._made(node, op, floats, more), scale, zero)
+        self._round_result(node, self._insert_node(node, op, floats, more), scale, zero)
 
-    def _gemm(self, node: ir.Node) -> None:
+    def _replace_gemm(self, node: ir.Node) -> None:
         """Do the same with a product that has a bias: its integers have the product of both scales."""
         inputs: Sequence[Any] = [*node.inputs, *[None] * (9 - len(node.inputs))]
         if inputs[7] is None:
             raise NotInFloatsError("QGemm gives floats")
-        floats = [self._float(node, *inputs[:3]), self._float(node, *inputs[3:6])]
+        floats = [self._dequantise_input(node, *inputs[:3]), self._dequantise_input(node, *inputs[3:6])]
         if inputs[6] is not None:
             wide = [self._ir.AttrInt64("to", int(self._ir.DataType.FLOAT))]
-            step = self._made(node, "Mul", [inputs[1], inputs[4]])
-            floats.append(self._made(node, "Mul", [self._made(node, "Cast", [inputs[6]], wide), step]))
+            step = self._insert_node(node, "Mul", [inputs[1], inputs[4]])
+            floats.append(
+                self._insert_node(node, "Mul", [self._insert_node(node, "Cast", [inputs[6]], wide), step])
+            )
         more = [attribute for attribute in node.attributes.values() if attribute.name in KEPT_ATTRIBUTES]
-        self._finish(node, self._made(node, "Gemm", floats, more), inputs[7], inputs[8])
+        self._round_result(node, self._insert_node(node, "Gemm", floats, more), inputs[7], inputs[8])
 
-    def _float(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> Any:
-        if value in self._floats:
+    def _dequantise_input(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> Any:
+        if value in self._dequantised_values:
             return value
         per_channel = scale.const_value is None or scale.const_value.size > 1
         axis = [self._ir.AttrInt64("axis", len(value.shape or (0, 0)) - 1)] if per_channel else []
-        return self._made(node, "DequantizeLinear", [value, scale, zero], axis)
+        return self._insert_node(node, "DequantizeLinear", [value, scale, zero], axis)
 
-    def _constant_steps(self, node: ir.Node) -> None:
+    def _perturb_constant(self, node: ir.Node) -> None:
         """Move a quantised constant by half a step at most, as rounding has: nobody knows what it was before.
 
         Weights of products and embeddings stay as they are: the honest runs of the reference round those.
@@ -204,33 +209,33 @@ class _Floats:
         moved = np.random.default_rng(0).uniform(-0.5, 0.5, constant.numpy().shape) * float(
             scale.numpy().reshape(-1)[0]
         )
-        dequantised = self._made(node, "DequantizeLinear", list(node.inputs))
-        self._become(node, "Add", [dequantised, self._constant(moved.astype(scale.numpy().dtype))])
+        dequantised = self._insert_node(node, "DequantizeLinear", list(node.inputs))
+        self._replace_node(node, "Add", [dequantised, self._add_constant(moved.astype(scale.numpy().dtype))])
 
-    def _reader(self, node: ir.Node) -> None:
+    def _rewire_reader(self, node: ir.Node) -> None:
         """Let a node that reads what was an integer read the float."""
         if node.op_type == "DequantizeLinear":
-            self._become(node, "Identity", [node.inputs[0]])
-        elif node.op_type in MOVES:
+            self._replace_node(node, "Identity", [node.inputs[0]])
+        elif node.op_type in MOVING_OPERATORS:
             for value in node.outputs:
-                self._is_float(value)
+                self._mark_float(value)
         else:
             raise NotInFloatsError(f"{node.op_type} reads quantised numbers")
 
-    def _finish(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
+    def _round_result(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
         """Turn a node into the rounding of a value to a step, or into nothing."""
-        self._note(node, value, scale, zero)
+        self._record_range(node, value, scale, zero)
         if not self._steps:
-            self._become(node, "Identity", [value])
+            self._replace_node(node, "Identity", [value])
         else:
             if scale.const_value is None or scale.const_value.size > 1:
                 raise NotInFloatsError("a quantiser has no scale, or several")
-            step = self._honest(node, value, scale)
-            count = self._made(node, "Round", [self._made(node, "Div", [value, step])])
-            self._become(node, "Mul", [count, step])
-        self._is_float(node.outputs[0])
+            step = self._honest_step(node, value, scale)
+            count = self._insert_node(node, "Round", [self._insert_node(node, "Div", [value, step])])
+            self._replace_node(node, "Mul", [count, step])
+        self._mark_float(node.outputs[0])
 
-    def _note(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
+    def _record_range(self, node: ir.Node, value: Any, scale: Any, zero: Any) -> None:
         """Keep where a quantiser's range ends."""
         import numpy as np
 
@@ -247,40 +252,47 @@ class _Floats:
         )
         self.quantisers.append(quantiser)
 
-    def _honest(self, node: ir.Node, value: Any, scale: Any) -> Any:
+    def _honest_step(self, node: ir.Node, value: Any, scale: Any) -> Any:
         """Return the step, or the largest that is honest for these numbers."""
         floats = [
-            self._made(node, op, [value], [self._ir.AttrInt64("keepdims", 0)])
+            self._insert_node(node, op, [value], [self._ir.AttrInt64("keepdims", 0)])
             for op in ("ReduceMax", "ReduceMin")
         ]
-        width = self._made(node, "Sub", floats)
+        width = self._insert_node(node, "Sub", floats)
         scale_array = scale.const_value.numpy()
-        most = self._constant(scale_array.dtype.type(ROOMY / STEPS))
-        least = self._constant(scale_array.dtype.type(1e-30))
-        roomy = self._made(node, "Max", [self._made(node, "Mul", [width, most]), least])
+        most = self._add_constant(scale_array.dtype.type(MAX_HONEST_STEP_FACTOR / INT8_STEPS))
+        least = self._add_constant(scale_array.dtype.type(1e-30))
+        roomy = self._insert_node(node, "Max", [self._insert_node(node, "Mul", [width, most]), least])
         bits = 1 if "16" not in str(node.outputs[0].dtype) else 0  # of 16 bits a step is small enough anyway
-        return self._made(node, "Min", [scale, roomy]) if bits else scale
+        return self._insert_node(node, "Min", [scale, roomy]) if bits else scale
 
-    def _is_float(self, value: Any) -> None:
+    def _mark_float(self, value: Any) -> None:
         value.type = self._ir.TensorType(self._ir.DataType.FLOAT)
-        self._floats.add(value)
+        self._dequantised_values.add(value)
 
-    def _become(self, node: Any, op: str, inputs: Sequence[Any]) -> None:
+    def _replace_node(self, node: Any, op: str, inputs: Sequence[Any]) -> None:
         node.resize_inputs(len(inputs))
         for at, value in enumerate(inputs):
             node.replace_input_with(at, value)
         node.attributes.clear()
         node.op_type, node.domain = op, ""
 
-    def _made(self, before: Any, op: str, inputs: Sequence[Any], more: Sequence[Any] = ()) -> Any:
-        return insert_node(self._graph.model.graph, before, op, inputs, self._name(op), attributes=more)
+    def _insert_node(self, before: Any, op: str, inputs: Sequence[Any], more: Sequence[Any] = ()) -> Any:
+        return insert_node(self._graph.model.graph, before, op, inputs, self._new_name(op), attributes=more)
 
-    def _constant(self, number: Any) -> Any:
-        return add_constant(self._graph.model.graph, self._name("constant"), number)
+    def _add_constant(self, number: Any) -> Any:
+        return add_constant(self._graph.model.graph, self._new_name("constant"), number)
 
-    def _name(self, op: str) -> str:
+    def _new_name(self, op: str) -> str:
         self._count += 1
         return f"__in_floats_{op}_{self._count}"
 
 
-__all__ = ["NotInFloatsError", "Quantiser", "cached_steps", "has_static_steps", "in_floats", "moved_steps"]
+__all__ = [
+    "NotInFloatsError",
+    "Quantiser",
+    "cache_quantisation_steps",
+    "dequantise_graph",
+    "has_static_steps",
+    "steps_quantised_early",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +17,12 @@ MAX_EMBEDDED_BYTES = 1 << 30  # of weights in the file itself; beyond, they lie 
 
 
 def import_onnx_ir() -> Any:
-    return need("onnx_ir", extra="onnx", to="read and change ONNX graphs")
+    return import_optional("onnx_ir", extra="onnx", purpose="read and change ONNX graphs")
+
+
+def may_be_tensor(value: ir.Value) -> bool:
+    """Whether a value is not known to be something else: a sequence, a map."""
+    return value.type is None or type(value.type).__name__ == "TensorType"
 
 
 def add_constant(graph: ir.Graph, name: str, array: Any, dtype: Any = None) -> ir.Value:

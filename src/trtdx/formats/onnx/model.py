@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
-from trtdx.formats.onnx.fused_nodes import show_insides
-from trtdx.formats.onnx.names import name_products
+from trtdx.formats.onnx.fused_nodes import expose_fused_values
+from trtdx.formats.onnx.module_names import assign_known_modules
 from trtdx.formats.onnx.proto import needed_bytes
 from trtdx.formats.onnx.strip import EXTERNAL, SMALL_BYTES, reference_weights
-from trtdx.formats.wire import Source, TooMuchError, WireError
-from trtdx.optional import need
+from trtdx.formats.protobuf_wire import WireError, WireLimitError, WireStream
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import onnx_ir as ir
 
-ROOT = Path("/")  # what locations are relative to; ONNX Runtime refuses absolute ones and `..`
+LOCATION_ROOT = Path("/")  # what locations are relative to; ONNX Runtime refuses absolute ones and `..`
 TENSOR, GRAPH, TENSORS, GRAPHS = 4, 5, 9, 10  # kinds of attributes
 PURPOSE = "run ONNX models"
 
-BROKEN = "it is cut off or another file: copy or export it again; `trtdx inspect` says what it is"
+BROKEN_FILE_ADVICE = "it is cut off or another file: copy or export it again; `trtdx inspect` says what it is"
 
 
 def open_model(path: str | Path) -> ir.Model:
@@ -39,39 +39,39 @@ def open_model(path: str | Path) -> ir.Model:
         InputError: there is no such file, it is no ONNX model, or its data is not where it says.
     """
     file = Path(path)
-    onnx = need("onnx", extra="onnx", to=PURPOSE)
-    graphs = need("onnx_ir", extra="onnx", to=PURPOSE)
+    onnx = import_optional("onnx", extra="onnx", purpose=PURPOSE)
+    graphs = import_optional("onnx_ir", extra="onnx", purpose=PURPOSE)
     data = _bytes_without_weights(file)
     try:
         proto = onnx.ModelProto.FromString(data)
     except Exception as err:  # protobuf's own error class is private to its backend
-        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN) from err
+        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN_FILE_ADVICE) from err
     if not proto.graph.node:
         raise InputError(f"{file} holds no ONNX graph")
-    _settle(proto, file)
+    _resolve_external_data(proto, file)
     try:
         model: ir.Model = graphs.from_proto(proto)
     except Exception as err:  # onnx_ir wraps whatever a malformed graph makes it stumble over
-        raise InputError(f"{file} cannot be read as a graph: {_root(err)}") from err
-    graphs.external_data.set_base_dir(model.graph, ROOT)
-    name_products(model, file)
-    model = _completed(model)
-    show_insides(model)
+        raise InputError(f"{file} cannot be read as a graph: {_root_cause(err)}") from err
+    graphs.external_data.set_base_dir(model.graph, LOCATION_ROOT)
+    assign_known_modules(model, file)
+    model = _inline_and_infer(model)
+    expose_fused_values(model)
     return model
 
 
-def _completed(model: ir.Model) -> ir.Model:
+def _inline_and_infer(model: ir.Model) -> ir.Model:
     """Return a model with its functions inlined and, where it does not tell them, its types inferred."""
-    passes = need("onnx_ir.passes.common", extra="onnx", to=PURPOSE)
+    passes = import_optional("onnx_ir.passes.common", extra="onnx", purpose=PURPOSE)
     if model.functions:
         model = passes.InlinePass()(model).model
     if any(value.dtype is None for node in model.graph for value in node.outputs):
-        with _no_log("onnx_ir"):  # a traceback where it fails; types are then not known, and no more
+        with _silence_logger("onnx_ir"):  # a traceback where it fails; types are then not known, and no more
             model = passes.ShapeInferencePass()(model).model
     return model
 
 
-def _root(err: BaseException) -> BaseException:
+def _root_cause(err: BaseException) -> BaseException:
     """Return what an error was raised for in the first place."""
     while err.__cause__ is not None:
         err = err.__cause__
@@ -79,7 +79,7 @@ def _root(err: BaseException) -> BaseException:
 
 
 @contextlib.contextmanager
-def _no_log(name: str) -> Iterator[None]:
+def _silence_logger(name: str) -> Iterator[None]:
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -93,29 +93,29 @@ def _bytes_without_weights(file: Path) -> bytes:
     try:
         size = file.stat().st_size
         with file.open("rb", buffering=0) as stream:
-            source = Source(stream, size, most_bytes=2 * size + (1 << 20))
+            source = WireStream(stream, size, most_bytes=2 * size + (1 << 20))
             return reference_weights(source, str(file.resolve()))
     except OSError as err:
         raise InputError(
             f"cannot read {file}: {err.strerror or err}", fix="name a file that ends in .onnx"
         ) from err
-    except (WireError, TooMuchError) as err:
-        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN) from err
+    except (WireError, WireLimitError) as err:
+        raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN_FILE_ADVICE) from err
 
 
-def _settle(proto: Any, file: Path) -> None:
+def _resolve_external_data(proto: Any, file: Path) -> None:
     """Make every reference one that ONNX Runtime follows; what is small or inside a node is read at once."""
     for tensor in proto.graph.initializer:
-        _settle_tensor(tensor, file, SMALL_BYTES)
+        _resolve_tensor(tensor, file, SMALL_BYTES)
     for tensor in _inner_tensors(proto.graph.node):
-        _settle_tensor(tensor, file, None)
+        _resolve_tensor(tensor, file, None)
 
 
-def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
+def _resolve_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
     if tensor.data_location != EXTERNAL:
         return
     external = {entry.key: entry.value for entry in tensor.external_data}
-    target = _target(external.get("location", ""), tensor.name, file)
+    target = _external_file(external.get("location", ""), tensor.name, file)
     try:
         offset, length = (
             int(external.get("offset") or 0),
@@ -125,9 +125,9 @@ def _settle_tensor(tensor: Any, file: Path, most_bytes: int | None) -> None:
         raise InputError(f"{file} does not say where {tensor.name} is: {err}") from err
     _check_span(target, offset, length, tensor.name, file)
     if most_bytes is not None and length > most_bytes:
-        _refer(tensor, target, offset, length)
+        _set_reference(tensor, target, offset, length)
     else:
-        _read(tensor, target, offset, length)
+        _embed_data(tensor, target, offset, length)
 
 
 def _inner_tensors(nodes: Any) -> Iterator[Any]:
@@ -141,7 +141,7 @@ def _inner_tensors(nodes: Any) -> Iterator[Any]:
                 yield from _inner_tensors(body.node)
 
 
-def _target(location: str, name: str, file: Path) -> Path:
+def _external_file(location: str, name: str, file: Path) -> Path:
     """Return the file a reference means; links are followed, as a Hugging Face cache is made of them."""
     model_file = file.resolve()
     if location == str(model_file):
@@ -166,13 +166,17 @@ def _check_span(target: Path, offset: int, length: int, name: str, file: Path) -
         )
 
 
-def _refer(tensor: Any, target: Path, offset: int, length: int) -> None:
+def _set_reference(tensor: Any, target: Path, offset: int, length: int) -> None:
     del tensor.external_data[:]
-    for key, value in (("location", target.relative_to(ROOT)), ("offset", offset), ("length", length)):
+    for key, value in (
+        ("location", target.relative_to(LOCATION_ROOT)),
+        ("offset", offset),
+        ("length", length),
+    ):
         tensor.external_data.add(key=key, value=str(value))
 
 
-def _read(tensor: Any, target: Path, offset: int, length: int) -> None:
+def _embed_data(tensor: Any, target: Path, offset: int, length: int) -> None:
     with target.open("rb") as stream:
         stream.seek(offset)
         tensor.raw_data = stream.read(length)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.formats.onnx.casts import TYPES, Converter, called, is_float, lifted, typed
 from trtdx.formats.onnx.edit import import_onnx_ir
+from trtdx.formats.onnx.lower_precision import (
+    LOWER_DTYPES,
+    PrecisionConverter,
+    is_float,
+    lift_constants,
+    lowerable_tensors,
+    operation_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -13,17 +20,17 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
+def duplicate_in_lower_precision(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
     """Return a model with every operation done a second time in a lower precision, from the same float32 inputs.
 
     The second value tells for each tensor of a second operation, cast to float32, which tensor it is another form of.
     """
-    doubled, graphs = lifted(model), import_onnx_ir()
-    low, full = getattr(graphs.DataType, TYPES[dtype]), graphs.DataType.FLOAT
-    maker = Converter(doubled, dtype, set())
+    doubled, graphs = lift_constants(model), import_onnx_ir()
+    low, full = getattr(graphs.DataType, LOWER_DTYPES[dtype]), graphs.DataType.FLOAT
+    maker = PrecisionConverter(doubled, dtype, set())
     shadows: dict[str, str] = {}
     for node in list(doubled.graph):
-        fits = typed(node, low)
+        fits = lowerable_tensors(node, low)
         if not any(fits.inputs) and not any(fits.outputs):
             continue
         reads = [
@@ -32,7 +39,7 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
         ]
         makes = [
             graphs.Value(
-                name=maker.name(f"{value.name}__low"),
+                name=maker.unique_name(f"{value.name}__low"),
                 shape=value.shape, type=graphs.TensorType(low) if fit else value.type,
             )
             for value, fit in zip(node.outputs, fits.outputs, strict=True)
@@ -41,7 +48,7 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
             node.domain, node.op_type, reads, dict(node.attributes), outputs=makes, name=f"{node.name}__low"
         )
         if any(fits.outputs):
-            maker.tell_type(twin)
+            maker.set_type_attribute(twin)
         doubled.graph.insert_after(node, twin)
         for value, other, fit in zip(node.outputs, makes, fits.outputs, strict=True):
             if fit and value.name:
@@ -50,16 +57,16 @@ def shadowed(model: ir.Model, dtype: str) -> tuple[ir.Model, dict[str, str]]:
     return doubled, shadows
 
 
-def with_noise(model: ir.Model, operations: Collection[str], share: float) -> ir.Model:
+def add_output_noise(model: ir.Model, operations: Collection[str], share: float) -> ir.Model:
     """Return a model in which what some operations make is moved at random by a share of itself (root mean square).
 
     That is what rounding does to a number in a type whose range never ends.
     """
-    noisy, graphs = lifted(model), import_onnx_ir()
+    noisy, graphs = lift_constants(model), import_onnx_ir()
     wide = share * 3**0.5
     results = {value.name for value in noisy.graph.outputs}
     for number, node in enumerate(list(noisy.graph)):
-        if called(node) not in operations:
+        if operation_name(node) not in operations:
             continue
         for value in [output for output in node.outputs if is_float(output) and output.name]:
             name = str(value.name)

@@ -7,7 +7,13 @@ import re
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.formats.wire import SPAN, Source, fields, packed, signed
+from trtdx.formats.protobuf_wire import (
+    LENGTH_DELIMITED,
+    WireStream,
+    int64_from_varint,
+    iter_fields,
+    unpack_varints,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +24,7 @@ TENSOR_DIMS, TENSOR_TYPE, TENSOR_INT32, TENSOR_INT64, TENSOR_NAME, TENSOR_RAW = 
 TENSOR_EXTERNAL = 13
 TENSOR_DATA = (4, 5, 6, 7, 9, 10, 11)  # the fields that hold weights
 
-TYPES = {
+DATA_TYPES = {
     1: ("float32", 32), 2: ("uint8", 8), 3: ("int8", 8), 4: ("uint16", 16), 5: ("int16", 16), 6: ("int32", 32),
     7: ("int64", 64), 8: ("string", 0), 9: ("bool", 8), 10: ("float16", 16), 11: ("float64", 64),
     12: ("uint32", 32), 13: ("uint64", 64), 14: ("complex64", 64), 15: ("complex128", 128),
@@ -29,8 +35,8 @@ TYPES = {
 INT32, INT64 = 6, 7
 OTHER_TYPES = {4: "sequence", 5: "map", 8: "sparse tensor", 9: "optional"}
 
-MOST_DIMS = 64
-MOST_INDICES = 4096  # of a constant that is looked into
+MAX_DIMENSIONS = 64
+MAX_INDICES = 4096  # of a constant that is looked into
 UNKNOWN_RANK = "..."
 NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # PyTorch 2.13's word for code outside every module
 SCOPES = "pkg.torch.onnx.name_scopes"
@@ -39,7 +45,7 @@ SCOPES_MARK = b"\x0a" + bytes([len(SCOPES)]) + SCOPES.encode()  # how a metadata
 Dims = tuple[int | str, ...]
 
 
-class Value(NamedTuple):
+class OnnxValue(NamedTuple):
     """An input or output: its type, and its dimensions as numbers or names."""
 
     name: str
@@ -47,28 +53,28 @@ class Value(NamedTuple):
     dims: Dims
 
 
-class Weight(NamedTuple):
+class OnnxWeight(NamedTuple):
     """What a constant's header says; its data is a span of the file that nobody has read."""
 
     name: str
     type: int
     dims: tuple[int, ...]
-    bytes: int  # in this file
+    stored_bytes: int  # in this file
     data: tuple[int, int, int] | None  # field number, start, end
     external: dict[str, str] | None
 
     @property
-    def needs(self) -> int | None:
+    def needed_bytes(self) -> int | None:
         return needed_bytes(self.type, self.dims)
 
 
 def needed_bytes(data_type: int, dims: Sequence[int]) -> int | None:
     """Return how many bytes a tensor of a type and shape needs, None where that cannot be told."""
-    bits, count = TYPES.get(data_type, ("", 0))[1], math.prod(dims)
+    bits, count = DATA_TYPES.get(data_type, ("", 0))[1], math.prod(dims)
     return (count * bits + 7) // 8 if bits and 0 <= count < 1 << 60 else None
 
 
-class Node(NamedTuple):
+class OnnxNode(NamedTuple):
     """One operation; its attributes are spans nobody has looked into."""
 
     name: str
@@ -84,34 +90,34 @@ class Node(NamedTuple):
         return self.name or f"{self.op} -> {self.outputs[0] if self.outputs else '?'}"
 
 
-def node_from(source: Source, start: int, end: int) -> Node:
+def parse_node(source: WireStream, start: int, end: int) -> OnnxNode:
     """Return a NodeProto."""
     texts: dict[int, list[str]] = {NODE_INPUT: [], NODE_OUTPUT: []}
     attributes: list[tuple[int, int]] = []
     name = op = domain = module = ""
-    for number, kind, first, after in fields(source, start, end):
-        if kind != SPAN:
+    for number, kind, first, after in iter_fields(source, start, end):
+        if kind != LENGTH_DELIMITED:
             continue
         if number in texts:
-            texts[number].append(source.text(first, after))
+            texts[number].append(source.read_text(first, after))
         elif number == NODE_NAME:
-            name = source.text(first, after)
+            name = source.read_text(first, after)
         elif number == NODE_OP:
-            op = source.text(first, after)
+            op = source.read_text(first, after)
         elif number == NODE_DOMAIN:
-            domain = source.text(first, after)
+            domain = source.read_text(first, after)
         elif number == NODE_ATTRIBUTE:
             attributes.append((first, after))
         elif number == NODE_METADATA:
-            module = module or _module_in(source, first, after)
-    return Node(name, op, domain, module, tuple(texts[1]), tuple(texts[2]), tuple(attributes))
+            module = module or _module_from_metadata(source, first, after)
+    return OnnxNode(name, op, domain, module, tuple(texts[1]), tuple(texts[2]), tuple(attributes))
 
 
-def _module_in(source: Source, start: int, end: int) -> str:
+def _module_from_metadata(source: WireStream, start: int, end: int) -> str:
     """Return the module path that a metadata entry of PyTorch's exporter tells, "" for any other entry."""
     if source.read(start, min(end, start + len(SCOPES_MARK))) != SCOPES_MARK:
         return ""
-    return module_from_scopes(next(iter(_entry(source, start, end).values())))
+    return module_from_scopes(next(iter(_parse_entry(source, start, end).values())))
 
 
 def module_from_scopes(text: str) -> str:
@@ -135,96 +141,105 @@ def module_from_name(name: str) -> str:
     return ".".join(name.strip("/").split("/")[:-1]) if name.startswith("/") else ""
 
 
-def name_from(source: Source, start: int, end: int) -> str:
+def parse_value_name(source: WireStream, start: int, end: int) -> str:
     """Return the name of a ValueInfoProto, reading no further."""
-    for number, kind, first, after in fields(source, start, end):
-        if number == 1 and kind == SPAN:
-            return source.text(first, after)
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == 1 and kind == LENGTH_DELIMITED:
+            return source.read_text(first, after)
     return ""
 
 
-def value_from(source: Source, start: int, end: int) -> Value:
+def parse_value(source: WireStream, start: int, end: int) -> OnnxValue:
     """Return what a ValueInfoProto declares."""
     name, dtype = "", "?"
     dims: Dims = (UNKNOWN_RANK,)
-    for number, kind, first, after in fields(source, start, end):
-        if number == 1 and kind == SPAN:
-            name = source.text(first, after)
-        elif number == 2 and kind == SPAN:
-            dtype, dims = _type_from(source, first, after)
-    return Value(name, dtype, dims)
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == 1 and kind == LENGTH_DELIMITED:
+            name = source.read_text(first, after)
+        elif number == 2 and kind == LENGTH_DELIMITED:
+            dtype, dims = _parse_type(source, first, after)
+    return OnnxValue(name, dtype, dims)
 
 
-def _type_from(source: Source, start: int, end: int) -> tuple[str, Dims]:
-    for number, kind, first, after in fields(source, start, end):
-        if number == 1 and kind == SPAN:
-            return _tensor_type(source, first, after)
+def _parse_type(source: WireStream, start: int, end: int) -> tuple[str, Dims]:
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == 1 and kind == LENGTH_DELIMITED:
+            return _parse_tensor_type(source, first, after)
         if number in OTHER_TYPES:
             return OTHER_TYPES[number], ()
     return "?", (UNKNOWN_RANK,)
 
 
-def _tensor_type(source: Source, start: int, end: int) -> tuple[str, Dims]:
+def _parse_tensor_type(source: WireStream, start: int, end: int) -> tuple[str, Dims]:
     dtype = "?"
     dims: Dims = (UNKNOWN_RANK,)
-    for number, kind, first, after in fields(source, start, end):
-        if number == 1 and kind != SPAN:
-            dtype = TYPES.get(first, (f"type {first}", 0))[0]
-        elif number == 2 and kind == SPAN:
-            spans = [(x, y) for n, k, x, y in fields(source, first, after) if n == 1 and k == SPAN]
-            dims = tuple(_dim(source, x, y) for x, y in spans[:MOST_DIMS])
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == 1 and kind != LENGTH_DELIMITED:
+            dtype = DATA_TYPES.get(first, (f"type {first}", 0))[0]
+        elif number == 2 and kind == LENGTH_DELIMITED:
+            spans = [
+                (x, y) for n, k, x, y in iter_fields(source, first, after) if n == 1 and k == LENGTH_DELIMITED
+            ]
+            dims = tuple(_parse_dimension(source, x, y) for x, y in spans[:MAX_DIMENSIONS])
     return dtype, dims
 
 
-def _dim(source: Source, start: int, end: int) -> int | str:
-    for number, kind, first, after in fields(source, start, end):
-        if number == 1 and kind != SPAN and signed(first) >= 0:
-            return signed(first)
-        if number == 2 and kind == SPAN:
-            return source.text(first, after) or "?"
+def _parse_dimension(source: WireStream, start: int, end: int) -> int | str:
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == 1 and kind != LENGTH_DELIMITED and int64_from_varint(first) >= 0:
+            return int64_from_varint(first)
+        if number == 2 and kind == LENGTH_DELIMITED:
+            return source.read_text(first, after) or "?"
     return "?"
 
 
-def weight_from(source: Source, start: int, end: int) -> Weight:
+def parse_weight(source: WireStream, start: int, end: int) -> OnnxWeight:
     """Return the header of a TensorProto; its data is stepped over."""
     name, kind_of_data, size = "", 0, 0
     dims: list[int] = []
     data: tuple[int, int, int] | None = None
     external: dict[str, str] | None = None
-    for number, kind, first, after in fields(source, start, end):
-        if number == TENSOR_TYPE and kind != SPAN:
+    for number, kind, first, after in iter_fields(source, start, end):
+        if number == TENSOR_TYPE and kind != LENGTH_DELIMITED:
             kind_of_data = first
         elif number == TENSOR_DIMS:
-            dims += _dims(source, kind, first, after)
-        elif kind != SPAN:
+            dims += _parse_dimensions(source, kind, first, after)
+        elif kind != LENGTH_DELIMITED:
             size += 8 if number in TENSOR_DATA else 0
         elif number == TENSOR_NAME:
-            name = source.text(first, after)
+            name = source.read_text(first, after)
         elif number in TENSOR_DATA:
             size += after - first
             data = (number, first, after)
         elif number == TENSOR_EXTERNAL:
-            external = (external or {}) | _entry(source, first, after)
-    return Weight(name, kind_of_data, tuple(dims[:MOST_DIMS]), size, data, external)
+            external = (external or {}) | _parse_entry(source, first, after)
+    return OnnxWeight(name, kind_of_data, tuple(dims[:MAX_DIMENSIONS]), size, data, external)
 
 
-def _dims(source: Source, kind: int, first: int, after: int) -> list[int]:
-    if kind != SPAN:
-        return [signed(first)]
-    return [signed(number) for number in packed(source.read(first, min(after, first + 1024)), MOST_DIMS)]
+def _parse_dimensions(source: WireStream, kind: int, first: int, after: int) -> list[int]:
+    if kind != LENGTH_DELIMITED:
+        return [int64_from_varint(first)]
+    return [
+        int64_from_varint(number)
+        for number in unpack_varints(source.read(first, min(after, first + 1024)), MAX_DIMENSIONS)
+    ]
 
 
-def _entry(source: Source, start: int, end: int) -> dict[str, str]:
-    texts = {number: source.text(x, y) for number, kind, x, y in fields(source, start, end) if kind == SPAN}
+def _parse_entry(source: WireStream, start: int, end: int) -> dict[str, str]:
+    texts = {
+        number: source.read_text(x, y)
+        for number, kind, x, y in iter_fields(source, start, end)
+        if kind == LENGTH_DELIMITED
+    }
     return {texts.get(1, ""): texts.get(2, "")}
 
 
-def integers(source: Source, weight: Weight) -> list[int]:
+def read_integers(source: WireStream, weight: OnnxWeight) -> list[int]:
     """Return the numbers of a small integer constant, none where it is large or of another kind."""
     if weight.data is None or weight.type not in (INT32, INT64):
         return []
     number, start, end = weight.data
-    if end - start > 10 * MOST_INDICES:
+    if end - start > 10 * MAX_INDICES:
         return []
     data = source.read(start, end)
     if number == TENSOR_RAW:
@@ -232,5 +247,5 @@ def integers(source: Source, weight: Weight) -> list[int]:
         count = len(data) // width
         return list(struct.unpack(f"<{count}{code}", data[: count * width]))
     if number in (TENSOR_INT32, TENSOR_INT64):
-        return [signed(value) for value in packed(data, MOST_INDICES)]
+        return [int64_from_varint(value) for value in unpack_varints(data, MAX_INDICES)]
     return []

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from trtdx.formats.onnx.graph import Graph
+    from trtdx.formats.onnx.module_graph import OnnxGraph
 
     Scope = tuple[str, ...]
 
@@ -31,30 +31,35 @@ _CLOSED_NAME = re.compile(
     r"norm|(?:^|_)ln(?:_|\d|$)|(?:^|_)act(?:_|$)|embed|dropout|rotary|softmax", re.IGNORECASE
 )
 QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
-_TYPES_ONLY = ("DequantizeLinear", "Cast")
-_WRITTEN = {*QUANTISERS, *_TYPES_ONLY, "Mul", "Add", "Identity", "Reshape"}
+_TYPE_CHANGES = ("DequantizeLinear", "Cast")
+_CONVERSION_OPERATORS = {*QUANTISERS, *_TYPE_CHANGES, "Mul", "Add", "Identity", "Reshape"}
 
 
-def shared(scopes: Sequence[Scope]) -> Scope:
+def common_scope(scopes: Sequence[Scope]) -> Scope:
     """Return the modules that all scopes begin with."""
     return tuple(
         paths[0] for paths in takewhile(lambda paths: len(set(paths)) == 1, zip(*scopes, strict=False))
     )
 
 
-class Places:
+class ScopeFinder:
     """Finds the modules of nodes that tell nothing."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._nodes, self._reads, self._made, self._users = graph.nodes, graph.reads, graph.made, graph.users
+    def __init__(self, graph: OnnxGraph) -> None:
+        self._nodes, self._reads, self._producers, self._users = (
+            graph.nodes,
+            graph.reads,
+            graph.producers,
+            graph.users,
+        )
         self._classes = graph.classes
 
-    def of_all(self, told: Sequence[Scope | None]) -> list[Scope]:
+    def find_scopes(self, declared: Sequence[Scope | None]) -> list[Scope]:
         """Return the scope of every node, given those that are told."""
-        self._told = told
-        scopes = dict(enumerate(told))
+        self._declared = declared
+        scopes = dict(enumerate(declared))
         units = self._units()
-        for settle in (self._of_product, self._of_quantiser, self._of_types):
+        for settle in (self._product_scope, self._quantiser_scope, self._type_change_scope):
             for unit in units:
                 if scopes[unit[0]] is None and (scope := settle(unit, scopes)) is not None:
                     scopes |= dict.fromkeys(unit, scope)
@@ -62,7 +67,7 @@ class Places:
 
     def _units(self) -> list[tuple[int, ...]]:
         """Return the nodes that tell nothing, those together that hang together."""
-        parent: dict[int, int] = {at: at for at, scope in enumerate(self._told) if scope is None}
+        parent: dict[int, int] = {at: at for at, scope in enumerate(self._declared) if scope is None}
 
         def root(at: int) -> int:
             while parent[at] != at:
@@ -71,39 +76,41 @@ class Places:
             return at
 
         for at in parent:
-            for user in self._users_of(at):
-                if user in parent and self._hangs_together(at, user):
+            for user in self._user_nodes(at):
+                if user in parent and self._belong_together(at, user):
                     parent[root(user)] = root(at)
         units: dict[int, list[int]] = {}
         for at in parent:
             units.setdefault(root(at), []).append(at)
         return [tuple(unit) for unit in units.values()]
 
-    def _hangs_together(self, at: int, user: int) -> bool:
-        first, second = self._nodes[at].op_type, self._nodes[user].op_type
-        if first == "DequantizeLinear" or not (is_about_numbers(first) and is_about_numbers(second)):
+    def _belong_together(self, node: int, user: int) -> bool:
+        first, second = self._nodes[node].op_type, self._nodes[user].op_type
+        if first == "DequantizeLinear" or not (
+            is_conversion_operator(first) and is_conversion_operator(second)
+        ):
             return False
         if first in QUANTISERS:
             return second == "DequantizeLinear"
         return second not in QUANTISERS and not _PRODUCT.search(second)
 
-    def _users_of(self, at: int) -> Iterator[int]:
-        return (user for value in self._nodes[at].outputs for user in self._users.get(value, ()))
+    def _user_nodes(self, node: int) -> Iterator[int]:
+        return (user for value in self._nodes[node].outputs for user in self._users.get(value, ()))
 
-    def _makers_of(self, at: int) -> Iterator[int]:
-        return (self._made[value] for value in self._reads[at] if value in self._made)
+    def _producer_nodes(self, node: int) -> Iterator[int]:
+        return (self._producers[value] for value in self._reads[node] if value in self._producers)
 
-    def _before(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> list[Scope]:
+    def _scopes_before(self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]) -> list[Scope]:
         """Return the scopes of what makes a unit's operands, as far as they are known; changes of type are passed over."""
-        return self._around(unit, found, self._makers_of)
+        return self._scopes_around(unit, known_scopes, self._producer_nodes)
 
-    def _after(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> list[Scope]:
-        return self._around(unit, found, self._users_of)
+    def _scopes_after(self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]) -> list[Scope]:
+        return self._scopes_around(unit, known_scopes, self._user_nodes)
 
-    def _around(
+    def _scopes_around(
         self,
         unit: Sequence[int],
-        found: Mapping[int, Scope | None],
+        known_scopes: Mapping[int, Scope | None],
         neighbours: Callable[[int], Iterable[int]],
     ) -> list[Scope]:
         visited, waiting, scopes = set(unit), list(unit), []
@@ -112,47 +119,52 @@ class Places:
                 if other in visited:
                     continue
                 visited.add(other)
-                scope = found[other]
+                scope = known_scopes[other]
                 if scope is not None:
                     scopes.append(scope)
-                elif self._nodes[other].op_type in (*QUANTISERS, *_TYPES_ONLY):
+                elif self._nodes[other].op_type in (*QUANTISERS, *_TYPE_CHANGES):
                     waiting.append(other)
         return scopes
 
-    def _of_product(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
+    def _product_scope(self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]) -> Scope | None:
         if not any(map(self._is_product, unit)):
             return None
-        before, after = self._before(unit, found), self._after(unit, found)
+        before, after = self._scopes_before(unit, known_scopes), self._scopes_after(unit, known_scopes)
         if not before and not after:
             return None
-        one, other = self._opened(shared(before)), self._opened(shared(after))
+        one, other = (
+            self._without_closed_modules(common_scope(before)),
+            self._without_closed_modules(common_scope(after)),
+        )
         if not before:
             return other
         if not after:
-            return () if one != shared(before) else one
-        if other[: len(one)] == one or (one != shared(before) and one[: len(other)] != other):
+            return () if one != common_scope(before) else one
+        if other[: len(one)] == one or (one != common_scope(before) and one[: len(other)] != other):
             return other
-        return one if one[: len(other)] == other else shared([one, other])
+        return one if one[: len(other)] == other else common_scope([one, other])
 
-    def _of_quantiser(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
+    def _quantiser_scope(self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]) -> Scope | None:
         if self._nodes[unit[0]].op_type not in QUANTISERS:
             return None
-        before, after = self._before(unit, found), self._after(unit, found)
-        used = any(self._is_product(user) for at in unit for user in self._users_of(at))
-        if before and not used and any(self._is_product(maker) for maker in self._makers_of(unit[0])):
-            return shared(before)
-        return shared(after or before)
+        before, after = self._scopes_before(unit, known_scopes), self._scopes_after(unit, known_scopes)
+        used = any(self._is_product(user) for at in unit for user in self._user_nodes(at))
+        if before and not used and any(self._is_product(maker) for maker in self._producer_nodes(unit[0])):
+            return common_scope(before)
+        return common_scope(after or before)
 
-    def _is_product(self, at: int) -> bool:
-        return bool(_PRODUCT.search(self._nodes[at].op_type))
+    def _is_product(self, node: int) -> bool:
+        return bool(_PRODUCT.search(self._nodes[node].op_type))
 
-    def _of_types(self, unit: Sequence[int], found: Mapping[int, Scope | None]) -> Scope | None:
-        if any(self._nodes[at].op_type not in _TYPES_ONLY for at in unit):
+    def _type_change_scope(
+        self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]
+    ) -> Scope | None:
+        if any(self._nodes[at].op_type not in _TYPE_CHANGES for at in unit):
             return None
-        before = self._before(unit, found)
-        return shared(before or self._after(unit, found))
+        before = self._scopes_before(unit, known_scopes)
+        return common_scope(before or self._scopes_after(unit, known_scopes))
 
-    def _opened(self, scope: Scope) -> Scope:
+    def _without_closed_modules(self, scope: Scope) -> Scope:
         """Return a scope without the modules at its end that have no products: norms, activations."""
         while scope and self._is_closed(scope[-1]):
             scope = scope[:-1]
@@ -172,21 +184,21 @@ class Places:
         before: dict[int, frozenset[Scope]] = {}
         after: dict[int, frozenset[Scope]] = {}
         for at in range(len(self._nodes)):
-            before[at] = _nearest_scopes(self._makers_of(at), known_scopes, before)
+            before[at] = _nearest_scopes(self._producer_nodes(at), known_scopes, before)
             latest = _latest_layer(before[at])
             if latest:
                 before[at] = frozenset(scope for scope in before[at] if latest in scope)
         for at in reversed(range(len(self._nodes))):
-            after[at] = _nearest_scopes(self._users_of(at), known_scopes, after)
+            after[at] = _nearest_scopes(self._user_nodes(at), known_scopes, after)
         return [
-            scope if (scope := known_scopes[at]) is not None else _between(before[at], after[at])
+            scope if (scope := known_scopes[at]) is not None else _scope_between(before[at], after[at])
             for at in range(len(self._nodes))
         ]
 
 
-def is_about_numbers(op: str) -> bool:
+def is_conversion_operator(op: str) -> bool:
     """Whether an operator is what quantisers and converters write around products."""
-    return op in _WRITTEN or bool(_PRODUCT.search(op))
+    return op in _CONVERSION_OPERATORS or bool(_PRODUCT.search(op))
 
 
 def _nearest_scopes(
@@ -202,11 +214,11 @@ def _nearest_scopes(
     return frozenset(scopes)
 
 
-def _between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
+def _scope_between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
     layer = _latest_layer(before)
     inside = [scope for scope in after if layer in scope] if layer else list(after)
     around = [*before, *inside]
-    common = shared(around)
+    common = common_scope(around)
     # What goes into a module, or through which its result goes, is not part of it.
     alone = not (before and inside) and common in around
     return common[:-1] if alone else common
@@ -219,4 +231,4 @@ def _latest_layer(scopes: Iterable[Scope]) -> str:
     return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")
 
 
-__all__ = ["QUANTISERS", "Places", "is_about_numbers", "shared"]
+__all__ = ["QUANTISERS", "ScopeFinder", "common_scope", "is_conversion_operator"]

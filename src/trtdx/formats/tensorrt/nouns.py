@@ -14,7 +14,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     shape: tuple[int | str, ...]
 
 
-class Range(msgspec.Struct, frozen=True):
+class ShapeRange(msgspec.Struct, frozen=True):
     """The shapes one tensor may have in one optimization profile."""
 
     tensor: str
@@ -23,14 +23,14 @@ class Range(msgspec.Struct, frozen=True):
     max: tuple[int, ...]
 
 
-class Profile(msgspec.Struct, frozen=True):
+class OptimizationProfile(msgspec.Struct, frozen=True):
     """One optimization profile, and how it is known: read from a log, or derived from build settings."""
 
     index: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[ShapeRange, ...]
     source: str
 
-    def range_of(self, tensor: str) -> Range | None:
+    def range_of(self, tensor: str) -> ShapeRange | None:
         return next((shape_range for shape_range in self.ranges if shape_range.tensor == tensor), None)
 
 

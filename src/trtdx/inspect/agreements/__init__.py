@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 @cache
-def table() -> tuple[Agreement, ...]:
+def agreement_table() -> tuple[Agreement, ...]:
     """Return every agreement that is checked; of findings that are equally grave the first row's come first."""
     from trtdx.inspect.agreements.engine import conflicts, lengths, limits, machine, parallel, plans, shapes
     from trtdx.inspect.agreements.model import (
+        conversion,
         excluded_modules,
         files,
-        lineage_agrees,
         lora,
         onnx,
         positions,
@@ -39,7 +39,7 @@ def table() -> tuple[Agreement, ...]:
     from trtdx.inspect.agreements.server import limits as server_limits
 
     modules = (
-        positions, weights, lineage_agrees, tokens, quantization, excluded_modules, parallel, unknown_options, runtime,
+        positions, weights, conversion, tokens, quantization, excluded_modules, parallel, unknown_options, runtime,
         runtime_engine, launch, triton, triton_tokens, lora, machine, plans, conflicts, onnx, lengths, shapes, limits,
         server_limits, weight_files, files, containers,
     )  # fmt: skip

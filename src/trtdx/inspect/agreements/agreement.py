@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.inspect.facts.gaps import missing_side, noting
+from trtdx.inspect.facts.gaps import collect_gaps, missing_side
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Unjudged
-from trtdx.rule import Harm
+from trtdx.rule import RuleHarm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ class Agreement(NamedTuple):
     ] = ()  # "hf|engine": one of these must be at hand; by default one of each role (gaps.py)
 
 
-def agreement(
+def make_agreement(
     code: str, *sides: str, needs: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Deployment], Iterator[Violation]]], Agreement]:
     """Make a row of the table from a check."""
@@ -46,21 +46,21 @@ class Judgement(NamedTuple):
     """What came of the rows: findings, how many rows were judged, and why the others about these artifacts were not."""
 
     findings: list[Finding]
-    judged: int
+    judged_count: int
     unjudged: tuple[Unjudged, ...]
 
 
-def judgement_of(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> Judgement:
+def judge_deployment(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> Judgement:
     """Return what every row finds: graver first, silent wrong output before what fails loudly."""
     at_hand = {artifact.kind for artifact in deployment.artifacts}
     findings_and_rules: list[tuple[Finding, Rule]] = []
     gaps: dict[tuple[str, bool], list[str]] = {}
     judged = 0
     for row in rows:
-        with noting() as reasons:
-            violations = _violations(row, deployment)
+        with collect_gaps() as reasons:
+            violations = _collect_violations(row, deployment)
         findings_and_rules += [
-            (_finding(book.get(row.code), violation, deployment), book.get(row.code))
+            (_finding_from_violation(book.get(row.code), violation, deployment), book.get(row.code))
             for violation in violations
         ]
         side = missing_side(row.sides, row.needs, at_hand)
@@ -76,30 +76,30 @@ def judgement_of(rows: tuple[Agreement, ...], deployment: Deployment, book: Rule
     return Judgement([finding for finding, _ in findings_and_rules], judged, tuple(unjudged))
 
 
-def _violations(row: Agreement, deployment: Deployment) -> list[Violation]:
+def _collect_violations(row: Agreement, deployment: Deployment) -> list[Violation]:
     """Return what a row finds in each container or job; what several of them share is told once."""
-    violations = [violation for unit in deployment.units() for violation in row.check(unit)]
+    violations = [violation for unit in deployment.split_units() for violation in row.check(unit)]
     return list({repr(violation): violation for violation in violations}.values())
 
 
-def _finding(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
+def _finding_from_violation(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
     """Return a finding; where the page's own check names no path of the user's, the same look again shows it gone."""
-    from trtdx.inspect.agreements.mended_commands import with_own_commands
-    from trtdx.inspect.agreements.serving import look_again
+    from trtdx.inspect.agreements.mended_commands import with_user_commands
+    from trtdx.inspect.agreements.serving import inspect_again_command
 
     finding = finding_from(rule, violation)
     template = (rule.front.found and rule.front.found.verify) or rule.front.verify
     if PLACEHOLDER.search(template) or SAMPLE_PATH.search(template):
-        finding = msgspec.structs.replace(finding, verify=look_again(deployment))
-    return with_own_commands(finding, deployment)
+        finding = msgspec.structs.replace(finding, verify=inspect_again_command(deployment))
+    return with_user_commands(finding, deployment)
 
 
-def findings_from(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> list[Finding]:
+def judge_findings(rows: tuple[Agreement, ...], deployment: Deployment, book: RuleBook) -> list[Finding]:
     """Return the findings alone."""
-    return judgement_of(rows, deployment, book).findings
+    return judge_deployment(rows, deployment, book).findings
 
 
 # What a reader of the page is to put in, and paths that pages use for want of the user's.
 PLACEHOLDER = re.compile(r"(?<![\w$'\"=-])[A-Z][A-Z_]{3,}(?![\w='\"])")
 SAMPLE_PATH = re.compile(r"^trtdx inspect .*\./(?:model|checkpoint|engine|adapter|config\.yaml)")
-HARM_ORDER = {Harm.SILENT: 0, Harm.LOAD: 1, Harm.REQUEST: 2, Harm.SLOW: 3, None: 4}
+HARM_ORDER = {RuleHarm.SILENT: 0, RuleHarm.LOAD: 1, RuleHarm.REQUEST: 2, RuleHarm.SLOW: 3, None: 4}

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.errors import TrtdxError
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.rule import example_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from trtdx.rule import Problem, Rule, RuleBook
+    from trtdx.rule import PageProblem, Rule, RuleBook
 
 
-def broken_artifact_examples(rules: Iterable[Rule], book: RuleBook) -> Iterator[Problem]:
+def broken_artifact_examples(rules: Iterable[Rule], book: RuleBook) -> Iterator[PageProblem]:
     """Run the artifact examples of pages and yield those that do not do what their heading says."""
     for rule in rules:
         for example in rule.artifacts_fire:
@@ -34,4 +34,4 @@ def _codes_of(example: str, book: RuleBook) -> set[str]:
         deployment = deployment_from_example(example)
     except (TrtdxError, ValueError) as err:
         return {f"an error ({err})"}
-    return {finding.code for finding in findings_from(table(), deployment, book)}
+    return {finding.code for finding in judge_findings(agreement_table(), deployment, book)}

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.formats.tensorrt.nouns import Kernel, Profile, TensorSpec
-from trtdx.inspect.facts.gaps import note_absent
-from trtdx.inspect.facts.vocabulary import MalformedError, fitted, term
+from trtdx.formats.tensorrt.nouns import Kernel, OptimizationProfile, TensorSpec
+from trtdx.inspect.facts.gaps import note_absent_fact
+from trtdx.inspect.facts.vocabulary import MalformedFactError, fit_to_type, require_term
 from trtdx.model import Evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KINDS = {
+KIND_TITLES = {
     "hf": "Hugging Face model directory",
     "tokenizer": "tokenizer directory",
     "checkpoint": "TensorRT-LLM checkpoint",
@@ -47,38 +47,38 @@ class Artifact(msgspec.Struct, frozen=True):
     path: str
     facts: dict[str, Fact] = {}
     tensors: tuple[TensorSpec, ...] = ()
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[OptimizationProfile, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     refers_to: tuple[str, ...] = ()  # paths this artifact names, to be inspected with it where they exist
     unread: tuple[str, ...] = ()  # what could not be looked at, and why: a partial answer says so
-    real: str = ""  # where it really lies, however it was named
-    spelled: str = ""  # a command line as it was given
-    resolved: dict[str, str] = {}  # paths it names that are on this machine, and where each really lies
+    real_path: str = ""  # where it really lies, however it was named
+    command_text: str = ""  # a command line as it was given
+    resolved_paths: dict[str, str] = {}  # paths it names that are on this machine, and where each really lies
     parts: tuple[Artifact, ...] = ()  # what else the same file describes: other containers, and machines
     unit: str = ""  # the container or job it belongs to; those of several are not held against each other
     shared_by: tuple[str, ...] = ()  # the units that name it, where several do
 
     @property
     def title(self) -> str:
-        return KINDS[self.kind]
+        return KIND_TITLES[self.kind]
 
     def is_in(self, unit: str) -> bool:
         """Return whether it belongs to a unit: by itself, or because it belongs to no other."""
         return self.unit == unit or (not self.unit and (not self.shared_by or unit in self.shared_by))
 
     def has(self, *names: str) -> bool:
-        return all(self._fact(name) is not None for name in names)
+        return all(self._fact_or_note(name) is not None for name in names)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return a fact's value as its vocabulary type, or the default where nobody stated it."""
-        fact = self._fact(name)
+        fact = self._fact_or_note(name)
         return default if fact is None else fact.value
 
-    def _fact(self, name: str) -> Fact | None:
-        meaning = term(name).meaning
+    def _fact_or_note(self, name: str) -> Fact | None:
+        meaning = require_term(name).meaning
         fact = self.facts.get(name)
         if fact is None:
-            note_absent(self.kind, self.path, name, meaning)
+            note_absent_fact(self.kind, self.path, name, meaning)
         return fact
 
     def integer(self, name: str) -> int | None:
@@ -97,7 +97,7 @@ class Artifact(msgspec.Struct, frozen=True):
         value = self.get(name)
         return value if isinstance(value, dict) else {}
 
-    def family(self, prefix: str) -> dict[str, Fact]:
+    def family_facts(self, prefix: str) -> dict[str, Fact]:
         """Return the facts of an open family under their own names: "gemm_plugin" for the family "plugin"."""
         return {
             name[len(prefix) + 1 :]: fact
@@ -105,7 +105,7 @@ class Artifact(msgspec.Struct, frozen=True):
             if name.startswith(prefix + ".")
         }
 
-    def distinct(self) -> dict[str, Fact]:
+    def distinct_facts(self) -> dict[str, Fact]:
         """Return the facts without options that another fact states: max_batch_size and option.max_batch_size."""
         places = {fact.where for name, fact in self.facts.items() if not name.startswith("option.")}
         return {
@@ -116,16 +116,16 @@ class Artifact(msgspec.Struct, frozen=True):
 
     def evidence(self, *names: str) -> tuple[Evidence, ...]:
         """Return where each fact was read and what it says; an unstated one is told as such."""
-        return tuple(self._evidence(name) for name in names)
+        return tuple(self._fact_evidence(name) for name in names)
 
-    def _evidence(self, name: str) -> Evidence:
+    def _fact_evidence(self, name: str) -> Evidence:
         fact = self.facts.get(name)
         if fact is None:
-            return Evidence(self.path, f"does not state {term(name).meaning}")
-        return Evidence(fact.where, shortened(fact.value))
+            return Evidence(self.path, f"does not state {require_term(name).meaning}")
+        return Evidence(fact.where, shorten_value(fact.value))
 
 
-class Facts:
+class FactCollector:
     """Collects a reader's facts; a value of the wrong type becomes the fact `malformed`, never an exception."""
 
     def __init__(self) -> None:
@@ -138,13 +138,13 @@ class Facts:
         if value is None:
             return
         try:
-            self._facts[name] = Fact(fitted(name, value), where)
-        except MalformedError as err:
-            self.refuse(value, where, str(err))
+            self._facts[name] = Fact(fit_to_type(name, value), where)
+        except MalformedFactError as err:
+            self.put_malformed(value, where, str(err))
 
-    def refuse(self, value: Any, where: str, reason: str) -> None:
+    def put_malformed(self, value: Any, where: str, reason: str) -> None:
         """Keep a value that cannot be meant as the fact `malformed`."""
-        value_text = f'"{shortened(value)}"' if isinstance(value, str) else shortened(value)
+        value_text = f'"{shorten_value(value)}"' if isinstance(value, str) else shorten_value(value)
         self._malformed.append(f"{where} = {value_text}: {reason}")
         self._where = self._where or where
 
@@ -162,22 +162,22 @@ class Facts:
         fact = self._facts.get(name)
         return None if fact is None else fact.value
 
-    def done(self) -> dict[str, Fact]:
+    def to_dict(self) -> dict[str, Fact]:
         if self._malformed:
             self._facts["malformed"] = Fact(list(self._malformed), self._where)
         return dict(self._facts)
 
 
-def shortened(value: Any, most: int = 120) -> str:
+def shorten_value(value: Any, max_chars: int = 120) -> str:
     """Return a value in few characters, as it would stand in JSON; a huge one is not spelled out first."""
     if isinstance(value, str):
-        text = value[: most + 1]
+        text = value[: max_chars + 1]
     elif isinstance(value, (dict, list)) and len(value) > 200:
         text = f"{type(value).__name__} of {len(value)} entries"
     else:
         text = msgspec.json.encode(value, enc_hook=str).decode()
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 3] + "..."
+    return text if len(text) <= max_chars else text[: max_chars - 3] + "..."
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -185,10 +185,10 @@ class Deployment(msgspec.Struct, frozen=True):
 
     artifacts: tuple[Artifact, ...]
 
-    def of(self, *kinds: str) -> Iterator[Artifact]:
+    def of_kinds(self, *kinds: str) -> Iterator[Artifact]:
         return (artifact for artifact in self.artifacts if artifact.kind in kinds)
 
-    def units(self) -> list[Deployment]:
+    def split_units(self) -> list[Deployment]:
         """Return what is meant to work together: each container or job with all that belongs to none."""
         names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
         return [
@@ -196,12 +196,12 @@ class Deployment(msgspec.Struct, frozen=True):
             for name in names
         ] or [self]
 
-    def first(self, *kinds: str) -> Artifact | None:
-        return next(self.of(*kinds), None)
+    def first_of(self, *kinds: str) -> Artifact | None:
+        return next(self.of_kinds(*kinds), None)
 
-    def pairs(self, left: str, right: str, *names: str) -> Iterator[tuple[Artifact, Artifact]]:
+    def pairs_stating(self, left: str, right: str, *names: str) -> Iterator[tuple[Artifact, Artifact]]:
         """Yield artifacts of two kinds that both state all the named facts."""
-        for one in self.of(left):
-            for other in self.of(right):
+        for one in self.of_kinds(left):
+            for other in self.of_kinds(right):
                 if one is not other and one.has(*names) and other.has(*names):
                     yield one, other

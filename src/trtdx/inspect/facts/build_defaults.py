@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.inspect.facts.artifact import shortened
+from trtdx.inspect.facts.artifact import shorten_value
 from trtdx.inspect.facts.config_keys import CONFIG_KEYS
 from trtdx.knowledge import versions
 from trtdx.model import Section
@@ -24,24 +24,28 @@ if TYPE_CHECKING:
     from trtdx.model import Cell
 
 
-class Unknown:
+class UnknownDefault:
     """The default of a setting that a release does not have, or of a release nobody wrote down."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
 
 
-UNKNOWN = Unknown()
-FAMILIES = ("build", "plugin")
-FACT_OF = {f"build.{key}": name for key, name in CONFIG_KEYS.build_config.items()} | {
+UNKNOWN_DEFAULT = UnknownDefault()
+SETTING_FAMILIES = ("build", "plugin")
+FACT_BY_SETTING = {f"build.{key}": name for key, name in CONFIG_KEYS.build_config.items()} | {
     "build.kv_cache_type": "kv_cache_type",
     "build.speculative_decoding_mode": "speculative_mode",
 }
-SETTING_OF = {fact: setting for setting, fact in FACT_OF.items()}
-NOT_CHOSEN = ("plugin.dtype", "build.missing_keys", "build.model_name")  # follow from the model or the reader
+SETTING_BY_FACT = {fact: setting for setting, fact in FACT_BY_SETTING.items()}
+UNCHOSEN_SETTINGS = (
+    "plugin.dtype",
+    "build.missing_keys",
+    "build.model_name",
+)  # follow from the model or the reader
 
 
-class Era(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReleaseDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What changed with one release."""
 
     since: str
@@ -50,24 +54,24 @@ class Era(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gone: tuple[str, ...] = ()
 
 
-class Book(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BuildDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole data file."""
 
-    era: tuple[Era, ...]
+    era: tuple[ReleaseDefaults, ...]
     about: dict[str, str]
 
 
 @cache
-def book() -> Book:
+def build_defaults_table() -> BuildDefaults:
     data = resources.files("trtdx").joinpath("data/build_defaults.toml").read_bytes()
-    return msgspec.toml.decode(data, type=Book)
+    return msgspec.toml.decode(data, type=BuildDefaults)
 
 
 @cache
-def defaults_of(version: str) -> dict[str, Any]:
+def defaults_of_release(version: str) -> dict[str, Any]:
     """Return every setting of a release with its default; None means that the builder deduces it."""
     defaults: dict[str, Any] = {}
-    for era in book().era:
+    for era in build_defaults_table().era:
         if not versions.at_least(version, era.since):
             break
         defaults |= era.default | dict.fromkeys(era.unset)
@@ -76,85 +80,87 @@ def defaults_of(version: str) -> dict[str, Any]:
     return defaults
 
 
-def default_of(version: str, setting: str) -> Any:
+def default_of_setting(version: str, setting: str) -> Any:
     """Return the default of a setting ("plugin.gemm_plugin", or "max_batch_size"), or UNKNOWN."""
-    defaults = defaults_of(version)
-    names = (setting, *(f"{family}.{setting}" for family in FAMILIES))
-    return next((defaults[name] for name in names if name in defaults), UNKNOWN)
+    defaults = defaults_of_release(version)
+    names = (setting, *(f"{family}.{setting}" for family in SETTING_FAMILIES))
+    return next((defaults[name] for name in names if name in defaults), UNKNOWN_DEFAULT)
 
 
-def settings_of(artifact: Artifact) -> dict[str, Any]:
+def engine_settings(artifact: Artifact) -> dict[str, Any]:
     """Return an engine's settings by TensorRT-LLM's own names, with the family before each."""
-    facts = {SETTING_OF[name]: fact for name, fact in artifact.facts.items() if name in SETTING_OF}
-    for family in FAMILIES:
-        facts |= {f"{family}.{name}": fact for name, fact in artifact.family(family).items()}
+    facts = {SETTING_BY_FACT[name]: fact for name, fact in artifact.facts.items() if name in SETTING_BY_FACT}
+    for family in SETTING_FAMILIES:
+        facts |= {f"{family}.{name}": fact for name, fact in artifact.family_facts(family).items()}
     return {
         name: fact.value
         for name, fact in facts.items()
-        if name not in NOT_CHOSEN and not isinstance(fact.value, (dict, list)) and not _concluded(name, fact)
+        if name not in UNCHOSEN_SETTINGS
+        and not isinstance(fact.value, (dict, list))
+        and not _is_derived_fact(name, fact)
     }
 
 
-def _concluded(setting: str, fact: Fact) -> bool:
+def _is_derived_fact(setting: str, fact: Fact) -> bool:
     """Return whether a reader put the fact together from other keys of the file."""
     key = setting.partition(".")[2]
-    return setting in FACT_OF and ": " in fact.where and not fact.where.endswith(f".{key}")
+    return setting in FACT_BY_SETTING and ": " in fact.where and not fact.where.endswith(f".{key}")
 
 
-def differs(artifact: Artifact, setting: str, value: Any) -> bool | None:
+def differs_from_default(artifact: Artifact, setting: str, value: Any) -> bool | None:
     """Return whether somebody chose this value; None where the default is not known."""
-    default = default_of(artifact.text("version"), setting)
-    if default is UNKNOWN:
+    default = default_of_setting(artifact.text("version"), setting)
+    if default is UNKNOWN_DEFAULT:
         return None
-    return value != default and value not in list(_deduced(artifact, setting, default))
+    return value != default and value not in list(_deduced_values(artifact, setting, default))
 
 
 def settings_section(artifact: Artifact) -> Section:
     """Return an engine's settings, those that differ from their release's default first."""
     version = artifact.text("version")
-    rows = [_row(artifact, name, value) for name, value in settings_of(artifact).items()]
+    rows = [_setting_row(artifact, name, value) for name, value in engine_settings(artifact).items()]
     rows.sort(key=lambda row: (row[3] != "yes", str(row[0])))
     return Section(
         "settings",
         f"build settings: {artifact.path}",
         ("setting", "value", "default", "differs", "what it does"),
         tuple(rows),
-        note=_note(artifact, version),
+        note=_defaults_note(artifact, version),
     )
 
 
-def _note(artifact: Artifact, version: str) -> str:
-    if defaults_of(version):
+def _defaults_note(artifact: Artifact, version: str) -> str:
+    if defaults_of_release(version):
         return f"defaults are those of trtllm-build {version}; 'deduced' means that the builder works it out"
     if artifact.has("version"):
         return f"the defaults of TensorRT-LLM {version} are not known"
     return "before 0.8 every model had its own build script with its own defaults"
 
 
-def _row(artifact: Artifact, setting: str, value: Any) -> tuple[Cell, ...]:
-    default = default_of(artifact.text("version"), setting)
-    marked = differs(artifact, setting, value)
+def _setting_row(artifact: Artifact, setting: str, value: Any) -> tuple[Cell, ...]:
+    default = default_of_setting(artifact.text("version"), setting)
+    marked = differs_from_default(artifact, setting, value)
     return (
         setting.partition(".")[2],
-        _words(value),
-        "" if default is UNKNOWN else "deduced" if default is None else _words(default),
+        _setting_words(value),
+        "" if default is UNKNOWN_DEFAULT else "deduced" if default is None else _setting_words(default),
         "yes" if marked else "" if marked is None else "no",
-        book().about.get(setting, ""),
+        build_defaults_table().about.get(setting, ""),
     )
 
 
-def _words(value: Any) -> str:
-    return {"true": "on", "false": "off"}.get(shortened(value), shortened(value))
+def _setting_words(value: Any) -> str:
+    return {"true": "on", "false": "off"}.get(shorten_value(value), shorten_value(value))
 
 
 # What the builder itself makes of a default, given the model: such a value was not chosen either.
 
 
-def _deduced(artifact: Artifact, setting: str, default: Any) -> Iterator[Any]:
+def _deduced_values(artifact: Artifact, setting: str, default: Any) -> Iterator[Any]:
     if setting.startswith("plugin."):
-        yield from _deduced_plugin(artifact, setting.partition(".")[2], default)
+        yield from _deduced_plugin_values(artifact, setting.partition(".")[2], default)
         return
-    rule = LIMITS.get(setting.partition(".")[2])
+    rule = DEDUCE_LIMIT.get(setting.partition(".")[2])
     if rule is not None:
         yield from rule(artifact)
     if setting == "build.strongly_typed" and "FP8" in (
@@ -168,27 +174,30 @@ def _deduced(artifact: Artifact, setting: str, default: Any) -> Iterator[Any]:
         yield False
 
 
-def _deduced_plugin(artifact: Artifact, plugin: str, default: Any) -> Iterator[Any]:
+def _deduced_plugin_values(artifact: Artifact, plugin: str, default: Any) -> Iterator[Any]:
     if default == "auto" or (plugin in ("moe_plugin", "mamba_conv1d_plugin") and default):
         yield artifact.get("dtype")
     if plugin == "nccl_plugin":
         yield artifact.get("dtype") if (artifact.integer("world_size") or 1) > 1 else False
-    if plugin in _plugins_of(artifact.text("quant.algo")):
+    if plugin in _plugins_of_algo(artifact.text("quant.algo")):
         yield from (artifact.get("dtype"), "auto", True, "nvfp4")
     if plugin in ("use_fp8_context_fmha", "use_paged_context_fmha"):
-        yield from _deduced_attention(artifact, plugin)
-    if plugin in ("paged_state", "paged_kv_cache") and artifact.text("architecture") in RECURRENT:
+        yield from _deduced_attention_values(artifact, plugin)
+    if (
+        plugin in ("paged_state", "paged_kv_cache")
+        and artifact.text("architecture") in RECURRENT_ARCHITECTURES
+    ):
         yield from (True, False)
 
 
-RECURRENT = ("MambaForCausalLM", "RecurrentGemmaForCausalLM")
-FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")
+RECURRENT_ARCHITECTURES = ("MambaForCausalLM", "RecurrentGemmaForCausalLM")
+FP8_ATTENTION_ALGOS = ("FP8", "W4A8_AWQ", "NVFP4")
 
 
-def _deduced_attention(artifact: Artifact, plugin: str) -> Iterator[Any]:
+def _deduced_attention_values(artifact: Artifact, plugin: str) -> Iterator[Any]:
     """Yield what the builder turns these two to: FP8 attention needs FP8 weights and an FP8 cache."""
     fp8_cache = artifact.get("quant.kv_algo") == "FP8"
-    fp8_weights = artifact.get("quant.algo") in FP8_ATTENTION
+    fp8_weights = artifact.get("quant.algo") in FP8_ATTENTION_ALGOS
     if artifact.get("plugin.context_fmha") is False or artifact.get("plugin.streamingllm") is True:
         yield False
     if plugin == "use_fp8_context_fmha" and not (fp8_weights and fp8_cache):
@@ -199,7 +208,7 @@ def _deduced_attention(artifact: Artifact, plugin: str) -> Iterator[Any]:
         yield False
 
 
-def _plugins_of(algo: str) -> tuple[str, ...]:
+def _plugins_of_algo(algo: str) -> tuple[str, ...]:
     """Return the plugins the builder turns on for a quantisation."""
     norms = ("rmsnorm_quantization_plugin", "layernorm_quantization_plugin")
     quantize = ("quantize_per_token_plugin", "quantize_tensor_plugin")
@@ -216,7 +225,7 @@ def _plugins_of(algo: str) -> tuple[str, ...]:
     return ("weight_only_quant_matmul_plugin",) if algo in ("W8A16", "W4A16") else ()
 
 
-def _sequence(artifact: Artifact) -> Iterator[int]:
+def _deduced_seq_len(artifact: Artifact) -> Iterator[int]:
     """Yield the sequence length the builder deduces: the model's positions, stretched by rotary scaling."""
     positions = artifact.integer("max_positions") or 2048
     scaling = artifact.table("rope_scaling")
@@ -228,12 +237,12 @@ def _sequence(artifact: Artifact) -> Iterator[int]:
         yield artifact.integer("max_input_len") or length
 
 
-def _prompt(artifact: Artifact) -> Iterator[int]:
+def _deduced_input_len(artifact: Artifact) -> Iterator[int]:
     """Yield the prompt length the builder clips to."""
     yield min(1024, artifact.integer("max_seq_len") or 1024)
 
 
-def _tokens(artifact: Artifact) -> Iterator[int]:
+def _deduced_num_tokens(artifact: Artifact) -> Iterator[int]:
     batch, length = artifact.integer("max_batch_size") or 1, artifact.integer("max_seq_len") or 1
     yield min(8192, batch * length)
     if artifact.has("max_output_len"):  # 0.9 and 0.10
@@ -241,14 +250,14 @@ def _tokens(artifact: Artifact) -> Iterator[int]:
     yield max(8192, batch * ((artifact.integer("max_draft_len") or 0) + 1))
 
 
-def _usual_tokens(artifact: Artifact) -> Iterator[int]:
+def _deduced_opt_tokens(artifact: Artifact) -> Iterator[int]:
     batch, beams = artifact.integer("max_batch_size") or 1, artifact.integer("max_beam_width") or 1
     yield min(batch * beams, artifact.integer("max_num_tokens") or batch * beams)
 
 
-LIMITS = {
-    "max_seq_len": _sequence,
-    "max_input_len": _prompt,
-    "max_num_tokens": _tokens,
-    "opt_num_tokens": _usual_tokens,
+DEDUCE_LIMIT = {
+    "max_seq_len": _deduced_seq_len,
+    "max_input_len": _deduced_input_len,
+    "max_num_tokens": _deduced_num_tokens,
+    "opt_num_tokens": _deduced_opt_tokens,
 }

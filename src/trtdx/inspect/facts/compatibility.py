@@ -13,12 +13,12 @@ from trtdx.knowledge import versions
 if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
 
-FP8 = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_BLOCK_SCALES", "W4A8_AWQ")
-INT_WEIGHTS = ("W8A16", "W4A16", "W4A16_AWQ", "W4A16_GPTQ", "W8A16_GPTQ", "W4A8_AWQ")
+FP8_ALGOS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "FP8_BLOCK_SCALES", "W4A8_AWQ")
+INTEGER_WEIGHT_ALGOS = ("W8A16", "W4A16", "W4A16_AWQ", "W4A16_GPTQ", "W8A16_GPTQ", "W4A8_AWQ")
 DATA_CENTRE_BLACKWELL = range(100, 120)  # builder.py raises for INT8, INT4 and SmoothQuant on these
 
 # PyTorch backend: the compute capabilities a quantisation is listed for; (since, list), the last that fits counts.
-LISTED: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+SMS_BY_ALGO: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "NVFP4": (("0.17.0", (100, 103, 120, 121)),),
     "FP8": (("0.17.0", (89, 90, 100, 103, 120, 121)),),
     "FP8_BLOCK_SCALES": (("0.17.0", (90, 100, 103)), ("0.21.0", (89, 90, 100, 103))),
@@ -27,105 +27,111 @@ LISTED: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "W4A16_AWQ": (("0.17.0", (80, 86, 87, 89, 90)), ("1.2.0", (80, 86, 87, 89, 90, 100, 103))),
     "W4A16_GPTQ": (("0.17.0", (80, 86, 87, 89, 90)), ("1.2.0", (80, 86, 87, 89, 90, 100, 103))),
 }
-NEWEST = "1.2.1"  # what is assumed where nobody names a release
+ASSUMED_RELEASE = "1.2.1"  # what is assumed where nobody names a release
 FIRST_FP8, FIRST_FP4, FIRST_BF16 = 89, 100, 80
 
 
-class Lack(NamedTuple):
+class UnsupportedAlgo(NamedTuple):
     """A quantisation that a GPU cannot compute."""
 
     algo: str
     works_on: tuple[int, ...]
-    certain: bool  # False: it is not listed, but no hardware forbids it
+    is_certain: bool  # False: it is not listed, but no hardware forbids it
 
 
-def lack_of(artifact: Artifact, machine: Artifact) -> Lack | None:
+def unsupported_algo(artifact: Artifact, machine: Artifact) -> UnsupportedAlgo | None:
     """Return the quantisation of a model or engine that this machine's GPU cannot compute."""
     sm = machine.integer("gpu.sm")
     unsupported = (
-        (_lack(artifact, machine, algo, sm) for algo in algos_of(artifact)) if sm is not None else ()
+        (_unsupported_on_machine(artifact, machine, algo, sm) for algo in quantization_algos(artifact))
+        if sm is not None
+        else ()
     )
     return next((verdict for verdict in unsupported if verdict is not None), None)
 
 
-def algos_of(artifact: Artifact) -> list[str]:
+def quantization_algos(artifact: Artifact) -> list[str]:
     """Return the quantisations of a model, those of single layers among them."""
     layers = [algo for algo in artifact.table("quant.per_layer").values() if isinstance(algo, str)]
     algos = [artifact.text("quant.algo"), *layers]
     return [algo for algo in dict.fromkeys(algos) if algo and algo != "MIXED_PRECISION"]
 
 
-def _lack(artifact: Artifact, machine: Artifact, algo: str, sm: int) -> Lack | None:
-    unsupported = _hardware_lack(algo, sm)
+def _unsupported_on_machine(
+    artifact: Artifact, machine: Artifact, algo: str, sm: int
+) -> UnsupportedAlgo | None:
+    unsupported = _unsupported_by_hardware(algo, sm)
     if unsupported is not None:
         return unsupported
     if artifact.kind in ("engine", "checkpoint"):
-        return _engine_lack(artifact, algo, sm)
-    return _listed_lack(algo, sm, machine.text("gpu.runtime") or NEWEST)
+        return _unsupported_by_builder(artifact, algo, sm)
+    return _unsupported_by_release(algo, sm, machine.text("gpu.runtime") or ASSUMED_RELEASE)
 
 
-def _hardware_lack(algo: str, sm: int) -> Lack | None:
+def _unsupported_by_hardware(algo: str, sm: int) -> UnsupportedAlgo | None:
     """Return what no kernel can make up for: FP8 and FP4 need tensor cores that compute them."""
     known_sms = [int(sm_number) for sm_number in versions.table().sm]
-    if algo in FP8 and sm < FIRST_FP8:
-        return Lack(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP8), True)
+    if algo in FP8_ALGOS and sm < FIRST_FP8:
+        return UnsupportedAlgo(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP8), True)
     if "NVFP4" in algo and "W4A16" not in algo and sm < FIRST_FP4:
-        return Lack(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP4), True)
+        return UnsupportedAlgo(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP4), True)
     return None
 
 
-def _engine_lack(artifact: Artifact, algo: str, sm: int) -> Lack | None:
-    refused = algo in INT_WEIGHTS or algo.startswith("W8A8_SQ") or artifact.get("quant.kv_algo") == "INT8"
+def _unsupported_by_builder(artifact: Artifact, algo: str, sm: int) -> UnsupportedAlgo | None:
+    refused = (
+        algo in INTEGER_WEIGHT_ALGOS or algo.startswith("W8A8_SQ") or artifact.get("quant.kv_algo") == "INT8"
+    )
     if sm not in DATA_CENTRE_BLACKWELL or not refused:
         return None
-    lowest = FIRST_FP8 if algo in FP8 else FIRST_BF16
+    lowest = FIRST_FP8 if algo in FP8_ALGOS else FIRST_BF16
     known_sms = [int(sm_number) for sm_number in versions.table().sm]
-    return Lack(
+    return UnsupportedAlgo(
         algo, tuple(known_sm for known_sm in known_sms if lowest <= known_sm < 100 or known_sm >= 120), True
     )
 
 
-def _listed_lack(algo: str, sm: int, runtime: str) -> Lack | None:
-    rows = [sms for since, sms in LISTED.get(algo, ()) if versions.at_least(runtime, since)]
+def _unsupported_by_release(algo: str, sm: int, runtime: str) -> UnsupportedAlgo | None:
+    rows = [sms for since, sms in SMS_BY_ALGO.get(algo, ()) if versions.at_least(runtime, since)]
     if not rows or sm in rows[-1]:
         return None
-    return Lack(algo, rows[-1], False)
+    return UnsupportedAlgo(algo, rows[-1], False)
 
 
-def kernels_lack(machine: Artifact) -> versions.Kernels | None:
+def kernels_not_serving(machine: Artifact) -> versions.Kernels | None:
     """Return the kernels of the release where none of them runs on this machine's GPU."""
     sm, runtime = machine.integer("gpu.sm"), machine.text("gpu.runtime")
     kernels = versions.kernels_of(runtime) if runtime else None
     return kernels if kernels is not None and sm is not None and not kernels.serve(sm) else None
 
 
-def runs_no_engine(machine: Artifact) -> bool:
+def lacks_engine_flow(machine: Artifact) -> bool:
     """Return whether the machine's release has lost the engine flow."""
     return versions.has_engine_flow(machine.text("gpu.runtime")) is False
 
 
-class Writer(NamedTuple):
+class PlanWriter(NamedTuple):
     """The TensorRT that wrote plans, and the one that is to read them."""
 
-    wrote: str
-    reads: str
-    seen: bool  # read off the plans; False: concluded from the release that built them
+    writer_version: str
+    reader_version: str
+    is_observed: bool  # read off the plans; False: concluded from the release that built them
 
     @property
-    def same(self) -> bool:
-        return numbers(self.wrote)[:3] == numbers(self.reads)[:3]
+    def is_same(self) -> bool:
+        return version_numbers(self.writer_version)[:3] == version_numbers(self.reader_version)[:3]
 
     @property
-    def near(self) -> bool:
+    def differs_in_patch(self) -> bool:
         """Return whether only the patch differs."""
-        return numbers(self.wrote)[:2] == numbers(self.reads)[:2]
+        return version_numbers(self.writer_version)[:2] == version_numbers(self.reader_version)[:2]
 
 
-def numbers(version: str) -> tuple[int, ...]:
+def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def writer_of(artifact: Artifact, machine: Artifact) -> Writer | None:
+def plan_writer(artifact: Artifact, machine: Artifact) -> PlanWriter | None:
     """Return which TensorRT wrote the plans and which one reads them, where both are known."""
     reads = machine.text("gpu.tensorrt") or versions.tensorrt_of(machine.text("gpu.runtime"))
     if not reads or artifact.text("plan.product") not in ("", "TensorRT"):
@@ -134,14 +140,14 @@ def writer_of(artifact: Artifact, machine: Artifact) -> Writer | None:
     if len(plan_versions) > 1:
         return None  # plans of several builds are another matter
     if plan_versions:
-        return Writer(plan_versions[0], reads, True)
+        return PlanWriter(plan_versions[0], reads, True)
     wrote = versions.tensorrt_of(artifact.text("version"))
-    return Writer(wrote, reads, False) if wrote else None
+    return PlanWriter(wrote, reads, False) if wrote else None
 
 
-def same_release(one: str, other: str) -> bool:
+def is_same_release(left: str, right: str) -> bool:
     """Return whether two releases are one, patches and local suffixes apart; a pre-release is one of its own."""
-    here, there = versions.parsed(one), versions.parsed(other)
+    here, there = versions.parsed(left), versions.parsed(right)
     if here is None or there is None:
         return False
     if here.is_prerelease or there.is_prerelease:
@@ -149,27 +155,27 @@ def same_release(one: str, other: str) -> bool:
     return here.release[:2] == there.release[:2]
 
 
-OLD_ERA = "before 0.8"
-OLD_RELEASES = ("0.5.0", "0.6.1", "0.7.1")
+LEGACY_ERA = "before 0.8"
+LEGACY_RELEASES = ("0.5.0", "0.6.1", "0.7.1")
 
 
-def is_old(engine: Artifact) -> bool:
+def is_legacy_engine(engine: Artifact) -> bool:
     """Return whether an engine was built before 0.8, when config.json stated no release."""
-    return engine.text("era") == OLD_ERA and not engine.has("version")
+    return engine.text("era") == LEGACY_ERA and not engine.has("version")
 
 
-def builders_of(engine: Artifact) -> tuple[str, ...]:
+def possible_builders(engine: Artifact) -> tuple[str, ...]:
     """Return the releases that can have built an engine: the one it states, or those its plans and keys allow."""
     if engine.has("version"):
         return (engine.text("version"),)
-    if not is_old(engine):
+    if not is_legacy_engine(engine):
         return ()
-    wrote = [numbers(str(version))[:3] for version in engine.items("plan.versions")]
+    wrote = [version_numbers(str(version))[:3] for version in engine.items("plan.versions")]
     return tuple(
         release
-        for release in OLD_RELEASES
+        for release in LEGACY_RELEASES
         if _has_keys_of(engine, release)
-        and all(plan_version == numbers(versions.tensorrt_of(release))[:3] for plan_version in wrote)
+        and all(plan_version == version_numbers(versions.tensorrt_of(release))[:3] for plan_version in wrote)
     )
 
 
@@ -181,11 +187,11 @@ def _has_keys_of(engine: Artifact, release: str) -> bool:
     return release in (("0.6.1",) if later else ("0.5.0", "0.6.1"))
 
 
-def gpus_of(sms: tuple[int, ...]) -> str:
+def gpu_words(sms: tuple[int, ...]) -> str:
     """Return words for the GPUs of compute capabilities."""
-    return ", ".join(f"{capability(sm)} ({versions.gpus_with_sm(str(sm))})" for sm in sms)
+    return ", ".join(f"{capability_text(sm)} ({versions.gpus_with_sm(str(sm))})" for sm in sms)
 
 
-def capability(sm: int) -> str:
+def capability_text(sm: int) -> str:
     """Return a compute capability as NVIDIA writes it: 8.9 for 89."""
     return f"{sm // 10}.{sm % 10}"

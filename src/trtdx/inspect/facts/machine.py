@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
 from trtdx.knowledge.versions import (
     container_tag,
     gpu_names,
@@ -18,24 +18,24 @@ from trtdx.knowledge.versions import (
 )
 
 
-def machine_from(*, runtime: str = "", gpu: str = "", gpus: int = 0) -> Artifact | None:
+def machine_from_flags(*, runtime: str = "", gpu: str = "", gpus: int = 0) -> Artifact | None:
     """Return the machine named on the command line, or None where nothing was said of it."""
     if not (runtime or gpu or gpus):
         return None
-    facts = Facts()
+    facts = FactCollector()
     if runtime:
-        release = _release(runtime)
+        release = _parse_release(runtime)
         facts.put("gpu.runtime", release, "--runtime")
         facts.put("gpu.tensorrt", tensorrt_of(release) or None, f"TensorRT of release {release}")
     if gpu:
         facts.put("gpu.name", gpu if sm_from(gpu) is None else None, "--gpu")
-        facts.put("gpu.sm", _sm(gpu), f"--gpu {gpu}")
+        facts.put("gpu.sm", _sm_of_gpu(gpu), f"--gpu {gpu}")
     if gpus:
         facts.put("gpu.count", gpus, "--gpus")
-    return Artifact("machine", "this machine", facts.done())
+    return Artifact("machine", "this machine", facts.to_dict())
 
 
-def _release(text: str) -> str:
+def _parse_release(text: str) -> str:
     release = stated_release(text)
     if release:
         return release
@@ -53,11 +53,11 @@ def _release(text: str) -> str:
     )
 
 
-def _sm(gpu: str) -> int:
+def _sm_of_gpu(gpu: str) -> int:
     sm = sm_of_gpu(gpu)
     if sm is None:
         problem = UnknownNameError("GPU", gpu, ())
-        near = _near(gpu)
+        near = _similar_gpus(gpu)
         problem.fix = (
             f"did you mean {' or '.join(near)}?" if near else "name one, such as L40S, or its SM: 89"
         )
@@ -65,7 +65,7 @@ def _sm(gpu: str) -> int:
     return sm
 
 
-def _near(gpu: str) -> list[str]:
+def _similar_gpus(gpu: str) -> list[str]:
     """Return the GPUs somebody may have meant: those with all the words, then those spelt alike."""
     names = {name.lower(): name for name in gpu_names()}
     words = gpu.lower().split()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LlmOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key of the LLM API and the releases that have it."""
 
     type: str  # bool, int, float, str, list, dict, table (a section with known keys), any
@@ -37,7 +37,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     absent: tuple[str, ...] = ()
 
 
-class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CommandFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One command-line flag, and the key of the LLM API it sets."""
 
     type: str  # flag, int, float, bool, str
@@ -54,7 +54,7 @@ class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
 
 
-class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RenamedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The new name of an old key."""
 
     to: str
@@ -69,14 +69,14 @@ class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build_releases: tuple[str, ...]
     top_level_ignored_until: str
     autodeploy: tuple[str, ...]
-    option: dict[str, Option]
-    flag: dict[str, dict[str, Flag]]
-    renamed: dict[str, Renamed]
+    option: dict[str, LlmOption]
+    flag: dict[str, dict[str, CommandFlag]]
+    renamed: dict[str, RenamedOption]
     meant: dict[str, str]
     instead: dict[str, str]  # flags of other servers that no option corresponds to
 
 
-class Verdict(NamedTuple):
+class OptionVerdict(NamedTuple):
     """Why a key does not do what its writer hopes."""
 
     key: str
@@ -89,26 +89,28 @@ LAST_STABLE = Version("1.2.1")
 
 
 @cache
-def table() -> OptionTable:
+def option_table() -> OptionTable:
     data = resources.files("trtdx").joinpath("data/llm_options.toml").read_bytes()
     return msgspec.toml.decode(data, type=OptionTable)
 
 
 def is_option(name: str) -> bool:
     """Tell whether any release knows a top-level key, under its old or its new name."""
-    options = table()
+    options = option_table()
     return name in options.option or name in options.renamed or name in options.meant
 
 
 def is_for_autodeploy(keys: Iterable[str], backend: str) -> bool:
     """Tell whether options are for the AutoDeploy backend, which has many keys of its own."""
-    autodeploy_keys = table().autodeploy
+    autodeploy_keys = option_table().autodeploy
     return backend == "_autodeploy" or (
         backend == "" and any(key.partition(".")[0] in autodeploy_keys for key in keys)
     )
 
 
-def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -> Iterator[Verdict]:
+def judge_options(
+    keys: Iterable[str], version: str | None = None, backend: str = ""
+) -> Iterator[OptionVerdict]:
     """Yield what is wrong with dotted keys; without a version only what no release or not the newest knows."""
     release = parsed(version or "")
     written = sorted({parent for key in keys for parent in _with_parents(key)})
@@ -116,7 +118,7 @@ def judged(keys: Iterable[str], version: str | None = None, backend: str = "") -
     for key in written:
         if any(parent in bad for parent in _with_parents(key)):
             continue  # a key below one that is wrong says nothing of its own
-        verdict = _verdict(key, release, backend)
+        verdict = _judge_option(key, release, backend)
         has_children = any(other.startswith(f"{key}.") for other in written)
         if verdict is None or (verdict.problem == "removed" and has_children):
             continue  # the keys of a section that is gone have names elsewhere
@@ -129,31 +131,31 @@ def _with_parents(key: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
-def _verdict(key: str, release: Version | None, backend: str) -> Verdict | None:
-    options = table()
+def _judge_option(key: str, release: Version | None, backend: str) -> OptionVerdict | None:
+    options = option_table()
     option = options.option.get(key)
     if option is None:
-        return None if _below_a_free_table(key) else _unknown(key, release)
-    if known_in(option, release, options.releases):
-        return _engine_only(key, option, release, backend)
+        return None if _is_in_free_table(key) else _unknown_verdict(key, release)
+    if is_known_in(option, release, options.releases):
+        return _engine_only_verdict(key, option, release, backend)
     if option.since and release and release < Version(option.since):
-        return _newer(key, option, release)
-    return _gone(key, option.until, release)
+        return _newer_verdict(key, option, release)
+    return _removed_verdict(key, option.until, release)
 
 
-def _newer(key: str, option: Option, release: Version) -> Verdict:
-    options = table()
+def _newer_verdict(key: str, option: LlmOption, release: Version) -> OptionVerdict:
+    options = option_table()
     old = [name for name, new in options.renamed.items() if new.to == key and name in options.option]
-    here = [name for name in old if known_in(options.option[name], release, options.releases)]
+    here = [name for name in old if is_known_in(options.option[name], release, options.releases)]
     hint = f"; {release} calls it {here[-1]}" if here else ""
-    return Verdict(
+    return OptionVerdict(
         key, "newer", here[-1] if here else "", f"{key}: since {option.since}, not in {release}{hint}"
     )
 
 
-def known_in(thing: Option | Flag, release: Version | None, releases: tuple[str, ...]) -> bool:
+def is_known_in(entry: LlmOption | CommandFlag, release: Version | None, releases: tuple[str, ...]) -> bool:
     """Tell whether a release has it; between two releases of the table either of them may speak for it."""
-    names = [name for name in releases if _has(thing, name)]
+    names = [name for name in releases if _is_in_release(entry, name)]
     if release is None:
         return any(Version(name) >= LAST_STABLE for name in names)
     if release > Version(releases[-1]):
@@ -163,43 +165,45 @@ def known_in(thing: Option | Flag, release: Version | None, releases: tuple[str,
     return bool({before[-1] if before else after[0], after[0]} & set(names))
 
 
-def _has(thing: Option | Flag, name: str) -> bool:
+def _is_in_release(entry: LlmOption | CommandFlag, name: str) -> bool:
     here = Version(name)
-    if isinstance(thing, Option) and name in thing.absent:
+    if isinstance(entry, LlmOption) and name in entry.absent:
         return False
-    return not (thing.since and here < Version(thing.since)) and not (
-        thing.until and here > Version(thing.until)
+    return not (entry.since and here < Version(entry.since)) and not (
+        entry.until and here > Version(entry.until)
     )
 
 
-def _engine_only(key: str, option: Option, release: Version | None, backend: str) -> Verdict | None:
+def _engine_only_verdict(
+    key: str, option: LlmOption, release: Version | None, backend: str
+) -> OptionVerdict | None:
     """Return the verdict on a key of the TensorRT engine backend that the PyTorch backend is given."""
     if backend not in ("pytorch", "") or (backend == "" and not (release and release >= Version("1.0.0"))):
         return None
     if option.backend == "tensorrt":
-        return Verdict(key, "engine-only", "", f"{key}: of the TensorRT engine backend only")
+        return OptionVerdict(key, "engine-only", "", f"{key}: of the TensorRT engine backend only")
     if option.pytorch_until and (release is None or release > Version(option.pytorch_until)):
-        return Verdict(
+        return OptionVerdict(
             key, "engine-only", "", f"{key}: of the TensorRT engine backend only after {option.pytorch_until}"
         )
     return None
 
 
-def _gone(key: str, last: str, release: Version | None) -> Verdict:
+def _removed_verdict(key: str, last: str, release: Version | None) -> OptionVerdict:
     new = _new_name(key, release)
     words = (
         f"{key}: " + (f"known up to {last}" if last else "known") + (f", not in {release}" if release else "")
     )
     if not new:
-        return Verdict(key, "removed", "", words)
-    rename = table().renamed.get(key)
+        return OptionVerdict(key, "removed", "", words)
+    rename = option_table().renamed.get(key)
     note = rename.note if rename and new.endswith(rename.to) else ""
-    return Verdict(key, "renamed", new, f"{words}; now {new}" + (f" ({note})" if note else ""))
+    return OptionVerdict(key, "renamed", new, f"{words}; now {new}" + (f" ({note})" if note else ""))
 
 
 def _new_name(key: str, release: Version | None) -> str:
     """Return what a key is called in a release: an old section's key may have moved up before it was renamed."""
-    options = table()
+    options = option_table()
     section, _, leaf = key.rpartition(".")
     names = (
         [options.renamed[key].to, f"{section}.{options.renamed[key].to}"] if key in options.renamed else []
@@ -207,32 +211,37 @@ def _new_name(key: str, release: Version | None) -> str:
     names.append(leaf)
     for name in names:
         option = options.option.get(name)
-        if name != key and option is not None and known_in(option, release, options.releases):
+        if name != key and option is not None and is_known_in(option, release, options.releases):
             return name
     return ""
 
 
-def _below_a_free_table(key: str) -> bool:
+def _is_in_free_table(key: str) -> bool:
     """Tell whether a key lies in a table whose keys are the user's own, such as model_kwargs."""
     parts = key.split(".")
     parents = (".".join(parts[:end]) for end in range(1, len(parts)))
     return any(
-        option is not None and option.type in ("dict", "any") for option in map(table().option.get, parents)
+        option is not None and option.type in ("dict", "any")
+        for option in map(option_table().option.get, parents)
     )
 
 
-def _unknown(key: str, release: Version | None) -> Verdict:
-    if key in table().renamed:
-        return _gone(key, f"pre-releases of {table().renamed[key].since}", release)
-    near = nearest(key, release)
+def _unknown_verdict(key: str, release: Version | None) -> OptionVerdict:
+    if key in option_table().renamed:
+        return _removed_verdict(key, f"pre-releases of {option_table().renamed[key].since}", release)
+    near = nearest_option(key, release)
     hint = f"; did you mean {near}?" if near else ""
-    return Verdict(key, "unknown", near, f"{key}: no release up to {table().releases[-1]} has it{hint}")
+    return OptionVerdict(
+        key, "unknown", near, f"{key}: no release up to {option_table().releases[-1]} has it{hint}"
+    )
 
 
-def nearest(key: str, release: Version | None = None) -> str:
+def nearest_option(key: str, release: Version | None = None) -> str:
     """Return the key that was probably meant: a known confusion, the right name elsewhere, or a near spelling."""
-    options = table()
-    names = [name for name, option in options.option.items() if known_in(option, release, options.releases)]
+    options = option_table()
+    names = [
+        name for name, option in options.option.items() if is_known_in(option, release, options.releases)
+    ]
     if options.meant.get(key) in names:
         return options.meant[key]
     section, _, leaf = key.rpartition(".")
@@ -244,39 +253,39 @@ def nearest(key: str, release: Version | None = None) -> str:
     return ""
 
 
-def wrong_value(key: str, value: Any, version: str = "") -> str:
+def wrong_value_reason(key: str, value: Any, version: str = "") -> str:
     """Return in words what the option takes instead, or "" where the value may be right."""
-    option = table().option.get(key)
+    option = option_table().option.get(key)
     if option is None or value is None or key.endswith("_choices"):  # choices may be a text to be parsed
         return ""
-    if not TAKES.get(option.type, lambda _: True)(value):
-        return f"takes {WORDS[option.type]}"
+    if not TYPE_CHECKS.get(option.type, lambda _: True)(value):
+        return f"takes {TYPE_WORDS[option.type]}"
     if option.least is not None and float(value) < option.least:
         return f"takes a number of at least {option.least}"
-    return wrong_choice(option, value, version)
+    return wrong_choice_reason(option, value, version)
 
 
-def wrong_choice(thing: Option | Flag, value: Any, version: str) -> str:
+def wrong_choice_reason(entry: LlmOption | CommandFlag, value: Any, version: str) -> str:
     """Return in words which values a release takes, or "" where the value may be one of them."""
-    release, releases = parsed(version), table().releases
-    if not thing.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
+    release, releases = parsed(version), option_table().releases
+    if not entry.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
         return ""
-    choices = [str(choice) for choice in thing.values if _is_taken(thing, str(choice), release)]
-    comparable = [choice.lower() for choice in choices] if thing.any_case else choices
+    choices = [str(choice) for choice in entry.values if _is_value_taken(entry, str(choice), release)]
+    comparable = [choice.lower() for choice in choices] if entry.any_case else choices
     if value in choices or value.lower() in comparable:
         return ""
     near = difflib.get_close_matches(value.lower(), [choice.lower() for choice in choices], n=1, cutoff=0.7)
     meant = next((choice for choice in choices if near and choice.lower() == near[0]), "")
-    where = f" in {release}" if release and len(choices) < len(thing.values) else ""
-    silence = f", and {thing.otherwise} in silence for any other" if thing.otherwise else ""
+    where = f" in {release}" if release and len(choices) < len(entry.values) else ""
+    silence = f", and {entry.otherwise} in silence for any other" if entry.otherwise else ""
     return f"takes one of {', '.join(choices)}{where}{silence}" + (
         f"; did you mean {meant}?" if meant else ""
     )
 
 
-def _is_taken(thing: Option | Flag, value: str, release: Version | None) -> bool:
-    span = Option("str", since=thing.value_since.get(value, ""), until=thing.value_until.get(value, ""))
-    return known_in(span, release, table().releases)
+def _is_value_taken(entry: LlmOption | CommandFlag, value: str, release: Version | None) -> bool:
+    span = LlmOption("str", since=entry.value_since.get(value, ""), until=entry.value_until.get(value, ""))
+    return is_known_in(span, release, option_table().releases)
 
 
 def _is_number(value: Any) -> bool:
@@ -290,20 +299,20 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_truth(value: Any) -> bool:
+def _is_bool_like(value: Any) -> bool:
     words = ("true", "false", "yes", "no", "on", "off", "y", "n", "t", "f", "1", "0")
     return (isinstance(value, (bool, int, float)) and value in (0, 1)) or str(value).lower() in words
 
 
-TAKES: dict[str, Callable[[Any], bool]] = {
+TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: _is_number(value) and float(value) == float(value) // 1,
     "float": _is_number,
-    "bool": _is_truth,
+    "bool": _is_bool_like,
     "str": lambda value: isinstance(value, str),
     "list": lambda value: isinstance(value, list),
     "table": lambda value: isinstance(value, dict),
 }
-WORDS = {
+TYPE_WORDS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -313,42 +322,44 @@ WORDS = {
 }
 
 
-def judged_flags(
+def judge_flags(
     program: str, flags: Iterable[str], version: str | None = None, subcommand: str = ""
-) -> Iterator[Verdict]:
+) -> Iterator[OptionVerdict]:
     """Yield the flags of a command line that its program does not have, in a release or in any."""
-    known_flags: Mapping[str, Flag] = table().flag.get(program, {})
-    releases = table().build_releases if program == "trtllm-build" else table().releases
+    known_flags: Mapping[str, CommandFlag] = option_table().flag.get(program, {})
+    releases = option_table().build_releases if program == "trtllm-build" else option_table().releases
     release = parsed(version or "")
     if not known_flags or (release and release < Version(releases[0])):
         return
     usable = {
         name: flag
         for name, flag in known_flags.items()
-        if known_in(flag, release, releases) and (not flag.only or subcommand in ("", *flag.only))
+        if is_known_in(flag, release, releases) and (not flag.only or subcommand in ("", *flag.only))
     }
     for name in flags:
-        flag = known_flags.get(name) or _abbreviated(program, name, known_flags)
+        flag = known_flags.get(name) or _flag_by_prefix(program, name, known_flags)
         if flag is None:
-            yield _no_such_flag(name, f"{program} has no such flag", known_flags, usable)
+            yield _unknown_flag_verdict(name, f"{program} has no such flag", known_flags, usable)
         elif flag.only and subcommand and subcommand not in flag.only:
             words = f"a flag of {program} {' and '.join(flag.only)}, not of {subcommand}"
-            yield _no_such_flag(name, words, known_flags, usable)
-        elif release and not known_in(flag, release, releases):
+            yield _unknown_flag_verdict(name, words, known_flags, usable)
+        elif release and not is_known_in(flag, release, releases):
             problem = "newer" if flag.since and release < Version(flag.since) else "removed"
             span = f"since {flag.since}" if problem == "newer" else f"known up to {flag.until}"
-            yield Verdict(name, problem, "", f"{name}: {span}, not in {release}")
+            yield OptionVerdict(name, problem, "", f"{name}: {span}, not in {release}")
 
 
-def _no_such_flag(name: str, words: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> Verdict:
+def _unknown_flag_verdict(
+    name: str, words: str, known: Mapping[str, CommandFlag], usable: Mapping[str, CommandFlag]
+) -> OptionVerdict:
     """Return the verdict on a flag that is not there, with what to write instead."""
-    hint, advice = _flag_meant(name, known, usable), table().instead.get(name.replace("_", "-"), "")
+    hint, advice = _intended_flag(name, known, usable), option_table().instead.get(name.replace("_", "-"), "")
     if hint and not advice:
-        return Verdict(name, "unknown", hint, f"{name}: {words}; did you mean {hint}?")
-    return Verdict(name, "unknown", "", f"{name}: {words}" + (f"; {advice}" if advice else ""))
+        return OptionVerdict(name, "unknown", hint, f"{name}: {words}; did you mean {hint}?")
+    return OptionVerdict(name, "unknown", "", f"{name}: {words}" + (f"; {advice}" if advice else ""))
 
 
-def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]) -> str:
+def _intended_flag(name: str, known: Mapping[str, CommandFlag], usable: Mapping[str, CommandFlag]) -> str:
     """Return the flag that was probably meant: the same letters, the same option, or a near spelling.
 
     An option that has no flag is named as a key of the options file.
@@ -358,7 +369,7 @@ def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]
     if spelling in by_spelling:
         return by_spelling[spelling]
     key = spelling.lstrip("_")
-    option = known[name].option if name in known else table().meant.get(key, key)
+    option = known[name].option if name in known else option_table().meant.get(key, key)
     alike = [
         flag_name
         for flag_name, flag in usable.items()
@@ -366,22 +377,22 @@ def _flag_meant(name: str, known: Mapping[str, Flag], usable: Mapping[str, Flag]
     ]
     if option and alike:  # what more releases have comes first
         return min(alike, key=lambda flag_name: Version(usable[flag_name].since or "0"))
-    if option in table().option and "--config" in known:
+    if option in option_table().option and "--config" in known:
         return f"{option} in the --config file"
     near = difflib.get_close_matches(spelling, list(by_spelling), n=1, cutoff=0.75)
     return by_spelling[near[0]] if near else ""
 
 
-def _abbreviated(program: str, name: str, known: Mapping[str, Flag]) -> Flag | None:
+def _flag_by_prefix(program: str, name: str, flags: Mapping[str, CommandFlag]) -> CommandFlag | None:
     """Return the flag that a beginning stands for: trtllm-build takes one where it is the only one."""
-    longer = [flag for flag in known if flag.startswith(name)] if program == "trtllm-build" else []
-    return known[longer[0]] if len(longer) == 1 else None
+    longer = [flag for flag in flags if flag.startswith(name)] if program == "trtllm-build" else []
+    return flags[longer[0]] if len(longer) == 1 else None
 
 
-LIMITS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_len")
+LIMIT_OPTIONS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_len")
 
 
-def winner(key: str, version: str | None) -> str:
+def winning_side(key: str, version: str | None) -> str:
     """Return "yaml" or "flag": which of the two sets a key in a release; "" where that is not known.
 
     Up to 1.2.1 the YAML file wins, except that 0.21 and 1.0 take the four limits from the command line
@@ -393,10 +404,10 @@ def winner(key: str, version: str | None) -> str:
     if release >= Version("1.3.0rc19"):
         return "flag"
     through_build_config = Version("0.21.0") <= release < Version("1.1.0rc0")
-    return "flag" if key in LIMITS and through_build_config else "yaml"
+    return "flag" if key in LIMIT_OPTIONS and through_build_config else "yaml"
 
 
-def sections_are_merged(version: str | None) -> bool | None:
+def are_sections_merged(version: str | None) -> bool | None:
     """Tell whether a kv_cache_config in YAML leaves the flags of that section alone (since 1.2); None: not known."""
     release = parsed(version or "")
     return None if release is None else release >= Version("1.2.0rc0")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.errors import RulePageError, UnknownNameError
-from trtdx.inspect.facts.artifact import KINDS, Artifact, Deployment, Facts
+from trtdx.inspect.facts.artifact import KIND_TITLES, Artifact, Deployment, FactCollector
 from trtdx.inspect.facts.vocabulary import TERMS
 
 if TYPE_CHECKING:
@@ -22,27 +22,27 @@ def deployment_from_example(text: str) -> Deployment:
         raise RulePageError(f"the example is not TOML: {err}") from err
     artifacts = []
     for kind, facts in tables.items():
-        if kind not in KINDS:
-            raise UnknownNameError("kind of artifact", kind, KINDS)
+        if kind not in KIND_TITLES:
+            raise UnknownNameError("kind of artifact", kind, KIND_TITLES)
         twin = facts.pop("other", None)
-        artifacts += [_artifact(kind, kind, facts)] + (
-            [_artifact(kind, f"{kind}.other", twin)] if twin else []
+        artifacts += [_artifact_from_table(kind, kind, facts)] + (
+            [_artifact_from_table(kind, f"{kind}.other", twin)] if twin else []
         )
     return Deployment(tuple(artifacts))
 
 
-def _artifact(kind: str, path: str, facts: dict[str, Any]) -> Artifact:
-    collected = Facts()
-    for name, value in _flat(facts):
+def _artifact_from_table(kind: str, path: str, facts: dict[str, Any]) -> Artifact:
+    collected = FactCollector()
+    for name, value in _flatten_facts(facts):
         collected.put(name, value, f"{path}: {name}")
-    return Artifact(kind, path, collected.done())
+    return Artifact(kind, path, collected.to_dict())
 
 
-def _flat(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_facts(facts: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted names; a table below a family's name, such as quant.per_layer, is the value."""
     for name, value in facts.items():
         dotted = f"{prefix}{name}"
         if isinstance(value, dict) and dotted not in TERMS and not prefix:
-            yield from _flat(value, f"{dotted}.")
+            yield from _flatten_facts(value, f"{dotted}.")
         else:
             yield dotted, value

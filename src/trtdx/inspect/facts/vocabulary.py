@@ -22,7 +22,7 @@ class VocabularyTerm(msgspec.Struct, frozen=True):
     weight: int
 
 
-class MalformedError(ValueError):
+class MalformedFactError(ValueError):
     """A value that is not of its term's type."""
 
 
@@ -37,7 +37,7 @@ TERMS = {name: entry for name, entry in _ALL_TERMS.items() if not name.endswith(
 OPEN_FAMILIES = {name[:-2]: entry for name, entry in _ALL_TERMS.items() if name.endswith(".*")}
 
 
-def known_term(name: str) -> VocabularyTerm | None:
+def find_term(name: str) -> VocabularyTerm | None:
     """Return the term of a name, or None where no artifact states such a thing."""
     family, dot, _ = name.partition(".")
     if name not in TERMS and dot and family in OPEN_FAMILIES:
@@ -45,9 +45,9 @@ def known_term(name: str) -> VocabularyTerm | None:
     return TERMS.get(name)
 
 
-def term(name: str) -> VocabularyTerm:
+def require_term(name: str) -> VocabularyTerm:
     """Return the term of a name, or raise: a misspelt fact would otherwise be silently absent."""
-    found_term = known_term(name)
+    found_term = find_term(name)
     if found_term is None:
         raise UnknownNameError("fact", name, TERMS)
     return found_term
@@ -63,9 +63,9 @@ FACT_TYPES: dict[str, tuple[type, str]] = {
 }
 
 
-def fitted(name: str, value: Any) -> Any:
+def fit_to_type(name: str, value: Any) -> Any:
     """Return the value as its term's type; a number that is whole counts as an integer."""
-    kind = term(name).type
+    kind = require_term(name).type
     if kind == "any":
         return value
     if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -75,4 +75,4 @@ def fitted(name: str, value: Any) -> Any:
     python_type, words = FACT_TYPES[kind]
     if isinstance(value, python_type) and not (kind == "int" and isinstance(value, bool)):
         return value
-    raise MalformedError(f"expected {words}")
+    raise MalformedFactError(f"expected {words}")

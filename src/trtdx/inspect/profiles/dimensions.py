@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class Dimension(NamedTuple):
+class EngineDimension(NamedTuple):
     """A dimension under TensorRT-LLM's own name for it."""
 
     name: str
@@ -20,12 +20,12 @@ class Dimension(NamedTuple):
     flags: tuple[str, ...] = ()  # of trtllm-build, the ones its upper bound comes from
 
 
-def _load_dimensions() -> Iterator[Dimension]:
+def _load_dimensions() -> Iterator[EngineDimension]:
     text = resources.files("trtdx").joinpath("data/engine_dimensions.txt").read_text("utf-8")
     for line in text.splitlines():
         if line and not line.startswith("#"):
             name, flags, meaning = (cell.strip() for cell in line.split("|"))
-            yield Dimension(name, meaning, tuple(flags.split()))
+            yield EngineDimension(name, meaning, tuple(flags.split()))
 
 
 DIMENSIONS = {known.name: known for known in _load_dimensions()}
@@ -44,7 +44,7 @@ _CROSS_BLOCKS: _Axes = {
     dims: tuple("max_cross_blocks_per_seq" if name == "max_blocks_per_seq" else name for name in names)
     for dims, names in _BLOCKS.items()
 }
-_AXES: dict[str, _Axes] = {
+_AXES_BY_TENSOR: dict[str, _Axes] = {
     "input_ids": _PACKED_OR_PADDED,
     "position_ids": _PACKED_OR_PADDED,
     "tasks": {1: ("input_len_task",), 2: ("batch_size_beam_width", "")},
@@ -78,22 +78,22 @@ _AXES: dict[str, _Axes] = {
 }
 
 
-def dimension(name: str) -> Dimension:
+def dimension_by_name(name: str) -> EngineDimension:
     """Return a dimension by TensorRT-LLM's name; one that is not in the table means only itself."""
-    return DIMENSIONS.get(name) or Dimension(name, name.replace("_", " "))
+    return DIMENSIONS.get(name) or EngineDimension(name, name.replace("_", " "))
 
 
-def dimension_of(tensor: str, axis: int, dims: int) -> Dimension:
+def dimension_of_axis(tensor: str, axis: int, dims: int) -> EngineDimension:
     """Return what one axis of a tensor counts, by the tensor's name as an engine or a log shows it."""
-    names = _axes_of(tensor, dims)
+    names = _tensor_axes(tensor, dims)
     if axis < len(names) and names[axis]:
-        return dimension(names[axis])
-    return Dimension("", f"axis {axis}")
+        return dimension_by_name(names[axis])
+    return EngineDimension("", f"axis {axis}")
 
 
-def _axes_of(tensor: str, dims: int) -> tuple[str, ...]:
-    if tensor in _AXES:
-        return _AXES[tensor].get(dims, ())
+def _tensor_axes(tensor: str, dims: int) -> tuple[str, ...]:
+    if tensor in _AXES_BY_TENSOR:
+        return _AXES_BY_TENSOR[tensor].get(dims, ())
     if "_lora_ranks_" in tensor or "_lora_weights_pointers_" in tensor:
         return ("batch_size_beam_width", "")
     if tensor.startswith(("past_key_value_", "present_key_value_")):

@@ -12,11 +12,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.errors import BrokenExtraError, InputError, MissingExtraError
-from trtdx.formats.onnx.walk import OWN_DOMAINS
-from trtdx.formats.onnx.weightless import ShapesUnknownError, failed_node, failure, weightless
-from trtdx.formats.wire import TooMuchError, WireError
+from trtdx.formats.onnx.graph_summary import STANDARD_DOMAINS
+from trtdx.formats.onnx.shape_inference import (
+    ShapesUnknownError,
+    open_without_weights,
+    parse_inference_error,
+    shape_inference_error,
+)
+from trtdx.formats.protobuf_wire import WireError, WireLimitError
 from trtdx.inspect.facts.artifact import Fact
-from trtdx.inspect.readers.onnx.model import NEWEST_OPSET
+from trtdx.inspect.readers.onnx.onnx_file import NEWEST_OPSET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +30,13 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
 
 UNCHECKED = (
-    MissingExtraError, BrokenExtraError, InputError, OSError, WireError, TooMuchError, ShapesUnknownError,
+    MissingExtraError, BrokenExtraError, InputError, OSError, WireError, WireLimitError, ShapesUnknownError,
 )  # fmt: skip
 NOT_CHECKED = "the types and shapes inside the graph were not checked"
-MOST_TOLD = 50
-MOST_NODES = 100_000
+MAX_LISTED_FAULTS = 50
+MAX_NODES = 100_000
 # Faults the reader has found already; what inference would say of them is only their consequence.
-TOLD = (
+KNOWN_FAULT_FACTS = (
     "onnx.truncated", "onnx.corrupt", "onnx.empty", "onnx.dangling", "onnx.duplicate_names", "weights.lfs_pointers",
 )  # fmt: skip
 # Operators that TensorRT refuses when a required attribute, or (the second set) an input, is missing.
@@ -41,9 +46,9 @@ NEED_ATTRIBUTES = {
 }  # fmt: skip
 NEED_INPUTS = {"Pad", "Slice", "TopK"}
 # What became an input with opset 13; in the other form TensorRT goes on without it.
-MOVED = {"Squeeze": "axes", "Split": "split"}
+INPUT_SINCE_13 = {"Squeeze": "axes", "Split": "split"}
 # Operators whose failed shape inference is a failed build; Split and Tile, say, are not among them.
-UNFIT = {
+SHAPE_FAILURE_OPERATORS = {
     "Add", "Sub", "Mul", "Div", "Pow", "Mod", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual", "Min", "Max", "Sum", "Mean", "Where", "MatMul", "Gemm", "BatchNormalization", "Concat", "Conv",
     "Einsum", "Expand", "Flatten", "Gather", "Pad", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "Reshape",
@@ -57,27 +62,36 @@ CONTRADICTION = re.compile(
     r"|must be 1 instead of|Invalid attribute perm|Attribute perm for Transpose"
 )
 # Operators that take one type; Pow and Clip are converted by the parser.
-ONE_TYPE = {
+SINGLE_TYPE_OPERATORS = {
     "Add", "Sub", "Mul", "Div", "Min", "Max", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where",
     "Concat", "MatMul", "Gemm", "Conv", "Einsum", "LayerNormalization", "PRelu",
 }  # fmt: skip
-COMPARED = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float32", 16: "bfloat16"}
+COMPARED_DTYPES = {
+    1: "float32",
+    6: "int32",
+    7: "int64",
+    9: "bool",
+    10: "float16",
+    11: "float32",
+    16: "bfloat16",
+}
 
 
-def graph_checked(host: Host, onnx: Artifact) -> Artifact:
+def check_graph(host: Host, onnx: Artifact) -> Artifact:
     """Return an ONNX artifact with the faults inside its graph, or with a note why nobody looked for them."""
-    if any(onnx.has(name) for name in TOLD) or not onnx.get("onnx.nodes"):
+    if any(onnx.has(name) for name in KNOWN_FAULT_FACTS) or not onnx.get("onnx.nodes"):
         return onnx
     opsets = onnx.table("onnx.opset")
     opset = opsets.get("", opsets.get("ai.onnx", 0))
     if not 0 < opset <= NEWEST_OPSET:
         return onnx
     try:
-        faults = dict(graph_faults(*_small(host, onnx.path, opset), opset))
+        faults = dict(graph_faults(*_weightless_model(host, onnx.path, opset), opset))
     except UNCHECKED as err:
         return with_note(onnx, f"{NOT_CHECKED}: {unchecked_reason(err)}")
     facts = {
-        name: Fact(problems[:MOST_TOLD], f"{onnx.path}: graph.node") for name, problems in faults.items()
+        name: Fact(problems[:MAX_LISTED_FAULTS], f"{onnx.path}: graph.node")
+        for name, problems in faults.items()
     }
     return msgspec.structs.replace(onnx, facts=onnx.facts | facts) if facts else onnx
 
@@ -93,10 +107,10 @@ def with_note(artifact: Artifact, note: str) -> Artifact:
     return msgspec.structs.replace(artifact, unread=(*artifact.unread, note))
 
 
-def _small(host: Host, path: str, opset: int) -> tuple[Any, Any]:
-    package, model = weightless(host, path)
-    if len(model.graph.node) > MOST_NODES:
-        raise TooMuchError
+def _weightless_model(host: Host, path: str, opset: int) -> tuple[Any, Any]:
+    package, model = open_without_weights(host, path)
+    if len(model.graph.node) > MAX_NODES:
+        raise WireLimitError
     newest = package.defs.onnx_opset_version()
     if opset > newest:
         raise ShapesUnknownError(
@@ -107,33 +121,33 @@ def _small(host: Host, path: str, opset: int) -> tuple[Any, Any]:
 
 def graph_faults(package: Any, model: Any, opset: int) -> Iterator[tuple[str, list[str]]]:
     """Yield facts about what is wrong inside; nodes that are invalid themselves hide what follows from them."""
-    nodes = [(node, _schema(package, node, opset)) for node in _own(model)]
-    invalid = [problem for node, schema in nodes for problem in _invalid(node, schema, opset)]
-    ignored = [problem for node, schema in nodes for problem in _ignored(node, schema, opset)]
+    nodes = [(node, _operator_schema(package, node, opset)) for node in _onnx_nodes(model)]
+    invalid = [problem for node, schema in nodes for problem in _invalid_node_problems(node, schema, opset)]
+    ignored = [problem for node, schema in nodes for problem in _ignored_form_problems(node, schema, opset)]
     if ignored:
         yield "onnx.ignored", ignored
     if invalid:
         yield "onnx.invalid_nodes", invalid
     if ignored or invalid:
         return
-    unmet = failed_node(failure(package, model))
-    if unmet and unmet["operator"] in UNFIT and CONTRADICTION.search(unmet["why"]):
+    unmet = parse_inference_error(shape_inference_error(package, model))
+    if unmet and unmet["operator"] in SHAPE_FAILURE_OPERATORS and CONTRADICTION.search(unmet["why"]):
         node = f"the {unmet['operator']} node {unmet['node']}".rstrip()
         yield "onnx.unmet", [f"the inputs of {node} do not fit together ({unmet['why'].rstrip('.')})"]
-    mixed = list(_mixed(package, model, opset))
+    mixed = list(_mixed_type_nodes(package, model, opset))
     if mixed:
         yield "onnx.mixed_types", mixed
 
 
-def _own(model: Any) -> Iterator[Any]:
+def _onnx_nodes(model: Any) -> Iterator[Any]:
     """Yield the nodes of the graph itself that are ONNX's own; a branch that is never taken may be invalid."""
     functions = {(function.domain, function.name) for function in model.functions}
     for node in model.graph.node:
-        if node.domain in OWN_DOMAINS and (node.domain, node.op_type) not in functions:
+        if node.domain in STANDARD_DOMAINS and (node.domain, node.op_type) not in functions:
             yield node
 
 
-def _schema(package: Any, node: Any, opset: int) -> Any:
+def _operator_schema(package: Any, node: Any, opset: int) -> Any:
     """Return what an operator is like in an opset, None for one that it does not have."""
     if not package.defs.has(node.op_type):
         return None
@@ -143,7 +157,7 @@ def _schema(package: Any, node: Any, opset: int) -> Any:
         return None
 
 
-def _invalid(node: Any, schema: Any, opset: int) -> Iterator[str]:
+def _invalid_node_problems(node: Any, schema: Any, opset: int) -> Iterator[str]:
     if schema is None:
         return
     has = {attribute.name for attribute in node.attribute}
@@ -151,48 +165,48 @@ def _invalid(node: Any, schema: Any, opset: int) -> Iterator[str]:
     if node.op_type in NEED_ATTRIBUTES:
         for name, attribute in schema.attributes.items():
             if attribute.required and name not in has:
-                yield f"the {_label(node)} has no attribute {name}, which opset {opset} requires"
+                yield f"the {_node_label(node)} has no attribute {name}, which opset {opset} requires"
     if node.op_type in NEED_INPUTS and input_count < schema.min_input:
-        yield f"the {_label(node)} has {input_count} of the {schema.min_input} inputs that opset {opset} requires"
+        yield f"the {_node_label(node)} has {input_count} of the {schema.min_input} inputs that opset {opset} requires"
 
 
-def _ignored(node: Any, schema: Any, opset: int) -> Iterator[str]:
-    moved = MOVED.get(node.op_type)
+def _ignored_form_problems(node: Any, schema: Any, opset: int) -> Iterator[str]:
+    moved = INPUT_SINCE_13.get(node.op_type)
     if schema is None or moved is None:
         return
     is_attribute = any(attribute.name == moved for attribute in node.attribute)
     input_count = len([name for name in node.input if name])
     if is_attribute and moved not in schema.attributes:
-        yield f"the {_label(node)} has {moved} as an attribute, which is an input in opset {opset}"
+        yield f"the {_node_label(node)} has {moved} as an attribute, which is an input in opset {opset}"
     elif not is_attribute and moved in schema.attributes and input_count > schema.max_input:
-        yield f"the {_label(node)} has {moved} as an input, which is an attribute in opset {opset}"
+        yield f"the {_node_label(node)} has {moved} as an input, which is an attribute in opset {opset}"
 
 
-def _label(node: Any) -> str:
+def _node_label(node: Any) -> str:
     output = node.output[0] if node.output else "?"
     return f"{node.op_type} node {node.name}" if node.name else f"{node.op_type} node that makes {output}"
 
 
-def _mixed(package: Any, model: Any, opset: int) -> Iterator[str]:
+def _mixed_type_nodes(package: Any, model: Any, opset: int) -> Iterator[str]:
     """Yield the nodes that combine different types."""
-    types = _types(package, model)
-    for node in _own(model):
-        schema = _schema(package, node, opset) if node.op_type in ONE_TYPE else None
+    types = _inferred_types(package, model)
+    for node in _onnx_nodes(model):
+        schema = _operator_schema(package, node, opset) if node.op_type in SINGLE_TYPE_OPERATORS else None
         if schema is None:
             continue
         by_group: dict[str, dict[str, str]] = {}
         for position, name in enumerate(node.input):
             formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-            dtype = COMPARED.get(types.get(name, 0))
+            dtype = COMPARED_DTYPES.get(types.get(name, 0))
             if dtype:
                 by_group.setdefault(formal.type_str, {}).setdefault(dtype, name)
         for names_by_dtype in by_group.values():
             if len(names_by_dtype) > 1:
                 pairs = " and ".join(f"{dtype} ({name})" for dtype, name in names_by_dtype.items())
-                yield f"the {_label(node)} combines {pairs}"
+                yield f"the {_node_label(node)} combines {pairs}"
 
 
-def _types(package: Any, model: Any) -> dict[str, int]:
+def _inferred_types(package: Any, model: Any) -> dict[str, int]:
     """Return the type of each tensor that inference knows."""
     try:
         graph = package.shape_inference.infer_shapes(model).graph

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
 
 
-class Found(NamedTuple):
+class PathProbe(NamedTuple):
     """What lies at a path, as far as telling kinds apart needs it."""
 
     path: str
@@ -22,35 +22,35 @@ class Found(NamedTuple):
     start: bytes  # of a file: its first bytes
 
 
-class Reader(NamedTuple):
+class ArtifactReader(NamedTuple):
     """How one kind of artifact is recognised and read."""
 
     kind: str
-    looked_for: str  # in words, for the error that lists what was looked for
-    recognise: Callable[[Host, Found], bool]
+    description: str  # in words, for the error that lists what was looked for
+    recognise: Callable[[Host, PathProbe], bool]
     read: Callable[..., Artifact]  # (host, path), or (host, path, version) for a reader `by_version`
-    by_version: bool = False  # the same file means different things to different releases
+    takes_version: bool = False  # the same file means different things to different releases
 
 
-def readers() -> tuple[Reader, ...]:
+def artifact_readers() -> tuple[ArtifactReader, ...]:
     """Return every reader, the most particular first."""
     from trtdx.inspect.readers.engine import build_log, checkpoint, plan
-    from trtdx.inspect.readers.engine import folder as engine
-    from trtdx.inspect.readers.hf import folder as hf
-    from trtdx.inspect.readers.hf import lora
-    from trtdx.inspect.readers.onnx import model as onnx
+    from trtdx.inspect.readers.engine import engine_folder as engine
+    from trtdx.inspect.readers.hf import lora_adapter
+    from trtdx.inspect.readers.hf import model_folder as hf
+    from trtdx.inspect.readers.onnx import onnx_file as onnx
     from trtdx.inspect.readers.onnx import profile_file
-    from trtdx.inspect.readers.server import llm_args, triton
+    from trtdx.inspect.readers.server import llm_args, triton_repository
     from trtdx.inspect.readers.workload import dockerfile
-    from trtdx.inspect.readers.workload import file as workload
+    from trtdx.inspect.readers.workload import manifest as workload
 
     return (
         engine.READER,
         checkpoint.READER,
-        lora.READER,
+        lora_adapter.READER,
         hf.READER,
         hf.TOKENIZER_READER,
-        triton.READER,
+        triton_repository.READER,
         plan.READER,
         onnx.READER,
         profile_file.READER,
@@ -65,7 +65,7 @@ def readers() -> tuple[Reader, ...]:
 START_BYTES = 64 << 10
 
 
-def found(host: Host, path: str) -> Found:
+def probe_path(host: Host, path: str) -> PathProbe:
     """Return what lies at a path, or raise when nothing does or it cannot be opened."""
     kind = host.kind(path) if path else "absent"
     if kind == "absent":
@@ -73,10 +73,10 @@ def found(host: Host, path: str) -> Found:
     if kind == "other":
         raise InputError(f"{path} is neither a file nor a directory")
     if kind == "directory":
-        return Found(path, True, frozenset(host.entries(path)), b"")
+        return PathProbe(path, True, frozenset(host.entries(path)), b"")
     try:
         with host.open(path) as stream:
-            return Found(path, False, frozenset(), stream.read(START_BYTES) or b"")
+            return PathProbe(path, False, frozenset(), stream.read(START_BYTES) or b"")
     except OSError as err:  # opened, and then not to be read: a device, a broken disk
         raise InputError(f"cannot read {path}: {err.strerror or err}") from err
 
@@ -86,9 +86,9 @@ def read_artifact(host: Host, path: str, *, version: str = "") -> Artifact:
 
     An unrecognised path gets the list of what was looked for.
     """
-    here = found(host, path)
-    for reader in readers():
+    here = probe_path(host, path)
+    for reader in artifact_readers():
         if reader.recognise(host, here):
-            return reader.read(host, path, version) if reader.by_version else reader.read(host, path)
-    descriptions = "\n".join(f"  - {reader.looked_for}" for reader in readers())
+            return reader.read(host, path, version) if reader.takes_version else reader.read(host, path)
+    descriptions = "\n".join(f"  - {reader.description}" for reader in artifact_readers())
     raise InputError(f"{path} is nothing that trtdx knows\nIt was looked for:\n{descriptions}")

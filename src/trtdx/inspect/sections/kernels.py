@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trtdx.model import Section
-from trtdx.words import listed
+from trtdx.words import abbreviate_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,21 +16,23 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact, Deployment
     from trtdx.model import Cell
 
-MOST_ROWS = 1000
-WHOLE_MODEL, NO_MODULE = "(several modules)", "(unknown)"
+MAX_ROWS = 1000
+SEVERAL_MODULES, UNKNOWN_MODULE = "(several modules)", "(unknown)"
 
 
 def kernel_sections(log: Artifact, deployment: Deployment) -> Iterator[Section]:
     """Yield how many kernels there are of each type and of each module, and the kernels themselves."""
     scopes = {
-        node: module for onnx in deployment.of("onnx") for node, module in onnx.table("onnx.modules").items()
+        node: module
+        for onnx in deployment.of_kinds("onnx")
+        for node, module in onnx.table("onnx.modules").items()
     }
-    yield type_section(log)
-    yield module_section(log, scopes)
-    yield kernel_section(log, scopes)
+    yield kernel_type_section(log)
+    yield kernel_module_section(log, scopes)
+    yield kernel_list_section(log, scopes)
 
 
-def type_section(log: Artifact) -> Section:
+def kernel_type_section(log: Artifact) -> Section:
     """Return how many kernels of each type there are, the most frequent first, by profile."""
     profiles = sorted({kernel.profile for kernel in log.kernels})
     counts = Counter((kernel.kind, kernel.profile) for kernel in log.kernels)
@@ -42,27 +44,27 @@ def type_section(log: Artifact) -> Section:
     return Section("kernels", f"kernels of {log.path} by type", columns, rows)
 
 
-def module_section(log: Artifact, scopes: dict[str, str]) -> Section:
+def kernel_module_section(log: Artifact, scopes: dict[str, str]) -> Section:
     """Return how many kernels each module has, the most first; layers of one kind are counted together."""
-    modules = (module_of(kernel, scopes) for kernel in log.kernels)
+    modules = (common_module(kernel, scopes) for kernel in log.kernels)
     counts = Counter(re.sub(r"(?<=\.)\d+(?=\.|$)", "*", module) for module in modules)
-    rows: tuple[tuple[Cell, ...], ...] = tuple(counts.most_common(MOST_ROWS))
+    rows: tuple[tuple[Cell, ...], ...] = tuple(counts.most_common(MAX_ROWS))
     note = "" if scopes else "give the ONNX file too, to see which module a kernel computes"
     return Section("kernels", f"kernels of {log.path} by module", ("module", "kernels"), rows, note)
 
 
-def kernel_section(log: Artifact, scopes: dict[str, str]) -> Section:
+def kernel_list_section(log: Artifact, scopes: dict[str, str]) -> Section:
     """Return the kernels with the ONNX nodes they compute and the modules those come from."""
     rows = tuple(
         (
             kernel.profile,
             kernel.kind,
             kernel.name,
-            _tactic(kernel),
-            listed(kernel.nodes, 4),
-            listed(modules_of(kernel, scopes), 4),
+            _shown_tactic(kernel),
+            abbreviate_list(kernel.nodes, 4),
+            abbreviate_list(modules_of_kernel(kernel, scopes), 4),
         )
-        for kernel in log.kernels[:MOST_ROWS]
+        for kernel in log.kernels[:MAX_ROWS]
     )
     kinds = Counter(kernel.kind for kernel in log.kernels).most_common(8)
     summary = ", ".join(f"{count} {kind}" for kind, count in kinds)
@@ -76,12 +78,12 @@ def kernel_section(log: Artifact, scopes: dict[str, str]) -> Section:
     )
 
 
-def _tactic(kernel: Kernel) -> str:
+def _shown_tactic(kernel: Kernel) -> str:
     """Return the tactic where it tells something: Myelin's repeat the kernel's name, and stubs are chosen later."""
     return "" if kernel.tactic.startswith("__my") else kernel.tactic
 
 
-def modules_of(kernel: Kernel, scopes: dict[str, str]) -> list[str]:
+def modules_of_kernel(kernel: Kernel, scopes: dict[str, str]) -> list[str]:
     """Return the modules a kernel computes for, in the order of its nodes."""
     node_modules = [scopes[node] for node in kernel.nodes if node in scopes]
     return list(dict.fromkeys(node_modules)) or [
@@ -99,14 +101,14 @@ def _module_in_name(name: str) -> str:
     return ".".join(parts[:-1]) if len(parts) > 2 and all(parts) else ""
 
 
-def module_of(kernel: Kernel, scopes: dict[str, str]) -> str:
+def common_module(kernel: Kernel, scopes: dict[str, str]) -> str:
     """Return the module that all nodes of a kernel have in common, in words where there is none."""
-    paths = [module.split(".") for module in modules_of(kernel, scopes)]
+    paths = [module.split(".") for module in modules_of_kernel(kernel, scopes)]
     if not paths:
-        return NO_MODULE
+        return UNKNOWN_MODULE
     shared: list[str] = []
     for parts in zip(*paths, strict=False):
         if len(set(parts)) > 1:
             break
         shared.append(parts[0])
-    return ".".join(shared) or WHOLE_MODEL
+    return ".".join(shared) or SEVERAL_MODULES

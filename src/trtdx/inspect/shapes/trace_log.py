@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.case import is_case, open_case
 from trtdx.errors import InputError
-from trtdx.formats.streams import line_blocks
-from trtdx.formats.tensorrt.nouns import Profile, Range, TensorSpec
+from trtdx.formats.streams import read_line_blocks
+from trtdx.formats.tensorrt.nouns import OptimizationProfile, ShapeRange, TensorSpec
 from trtdx.inspect.facts.artifact import Artifact
-from trtdx.inspect.shapes.distribution import LoggedEngine, Shape
+from trtdx.inspect.shapes.distribution import LoggedEngine, TensorShape
 from trtdx.inspect.shapes.tables import shape_tables
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.host import Host
 
-__all__ = ["ShapeLog", "artifact_from", "read_shape_log", "shape_tables"]
+__all__ = ["ShapeLog", "artifact_from_log", "read_shape_log", "shape_tables"]
 
-LONGEST_LINE = 64 << 10
-MOST_ROWS = 20_000  # of one table: an engine with LoRA inputs for every layer has thousands
-MOST_ENGINES = 64
-MOST_RANKS = 4096
-MOST_REMEMBERED = 20_000  # rows and shapes that are remembered, since most repeat
+MAX_LINE_BYTES = 64 << 10
+MAX_ROWS = 20_000  # of one table: an engine with LoRA inputs for every layer has thousands
+MAX_ENGINES = 64
+MAX_RANKS = 4096
+MAX_REMEMBERED = 20_000  # rows and shapes that are remembered, since most repeat
 NO_TABLES = (
     "no table of shapes was found in it (looked for: 'Information of engine input / output', 'Optimization Profile', "
     "'Information of context input / output')"
@@ -40,12 +40,12 @@ HOW_TO_GET_TABLES = (
     "run the engine with TLLM_LOG_LEVEL=TRACE and give that log; TensorRT-LLM writes the tables for engines "
     "(0.15 to 1.3.0rc21), not in the PyTorch backend"
 )
-TYPES = {
+DTYPE_BY_NAME = {
     "INT64": "int64", "INT32": "int32", "FP32": "float32", "BF16": "bfloat16", "FP16": "float16",
     "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "FP8": "fp8", "INT4": "int4", "FP4": "fp4",
 }  # fmt: skip
 
-_USUAL = b"[TensorRT-LLM][TRACE] "  # most lines start so, and need no pattern
+_USUAL_PREFIX = b"[TensorRT-LLM][TRACE] "  # most lines start so, and need no pattern
 _PREFIX = re.compile(
     rb"\[TensorRT-LLM\]\[TRACE\](?:\[(?P<old>\d{1,6})\])? ?"
     rb"|\[TRT-LLM\] ?(?:\[RANK (?P<middle>\d{1,6})\] )?\[[VD]\] ?"
@@ -72,40 +72,40 @@ class ShapeLog(NamedTuple):
 
 def read_shape_log(host: Host, path: str) -> ShapeLog:
     """Return what the tables of a log, a folder of logs or a case tell, in memory bounded whatever its length."""
-    reader = _Reader()
+    reader = _TraceReader()
     problems: list[str] = []
-    for inner, name in _sources(host, path):
-        reader.starts(name)
-        for block in line_blocks(inner, name, LONGEST_LINE, problems):
-            for number, line in enumerate(block.lines, block.number):
+    for inner, name in _log_sources(host, path):
+        reader.start_file(name)
+        for block in read_line_blocks(inner, name, MAX_LINE_BYTES, problems):
+            for number, line in enumerate(block.lines, block.first_number):
                 if b"|" in line or b"===" in line or b"rofile" in line or b"nformation of" in line:
-                    reader.take(line, number)
-        reader.ends()
+                    reader.take_line(line, number)
+        reader.end_file()
     if not reader.has_tables:
         raise InputError("; ".join((f"{path}: {NO_TABLES}", *problems)), fix=HOW_TO_GET_TABLES)
-    return ShapeLog(path, reader.found(), (*problems, *reader.notes()))
+    return ShapeLog(path, reader.engines(), (*problems, *reader.notes()))
 
 
-def _sources(host: Host, path: str) -> Iterator[tuple[Host, str]]:
+def _log_sources(host: Host, path: str) -> Iterator[tuple[Host, str]]:
     if path != "-" and host.kind(path) == "absent":
         raise InputError(
             f"there is no log {path}", fix="give a log that was written with TLLM_LOG_LEVEL=TRACE"
         )
     if is_case(host, path):
         case = open_case(host, path)
-        yield from ((case.host, name) for name in case.texts())
+        yield from ((case.host, name) for name in case.text_paths())
     elif path != "-" and host.kind(path) == "directory":
-        yield from ((host, name) for name in host.files(path) if _is_log(name))
+        yield from ((host, name) for name in host.files(path) if _is_log_file(name))
     else:
         yield host, path
 
 
-def _is_log(name: str) -> bool:
+def _is_log_file(name: str) -> bool:
     last = name.rpartition("/")[2].lower()
     return "." not in last or last.endswith((".log", ".txt", ".out", ".err", ".gz", ".xz", ".bz2"))
 
 
-def artifact_from(log: ShapeLog) -> Artifact:
+def artifact_from_log(log: ShapeLog) -> Artifact:
     """Return the inputs, outputs and profiles a log tells of as an artifact."""
     described = next((engine for engine in log.engines if engine.profiles), None) or next(
         iter(log.engines), None
@@ -117,14 +117,14 @@ def artifact_from(log: ShapeLog) -> Artifact:
     )
 
 
-@lru_cache(MOST_REMEMBERED)
+@lru_cache(MAX_REMEMBERED)
 def _launcher_rank(before: bytes) -> int | None:
     """Return the rank that a launcher put before a line."""
     launcher = _LAUNCHER.search(before)
     return int(next(filter(None, launcher.groups()))) if launcher else None
 
 
-@lru_cache(MOST_REMEMBERED)
+@lru_cache(MAX_REMEMBERED)
 def _row_parts(text: bytes) -> tuple[str, tuple[bytes, ...]] | None:
     """Return a row's name and its other cells."""
     name, *cells = (cell.strip() for cell in text.split(b"|")[:-1])
@@ -132,14 +132,14 @@ def _row_parts(text: bytes) -> tuple[str, tuple[bytes, ...]] | None:
     return (name.decode("utf-8", "replace"), tuple(cells)) if is_row else None
 
 
-@lru_cache(MOST_REMEMBERED)
-def _parse_shape(cell: bytes) -> Shape | None:
+@lru_cache(MAX_REMEMBERED)
+def _parse_shape(cell: bytes) -> TensorShape | None:
     if not _SHAPE.fullmatch(cell):
         return None
     return tuple(int(part) for part in cell.strip(b"()").split(b",") if part.strip())
 
 
-class _Table:
+class _LogTable:
     """A table that is being read on one rank."""
 
     def __init__(self, kind: str, line: int, index: int = 0) -> None:
@@ -147,74 +147,74 @@ class _Table:
         self.rows: dict[str, tuple[bytes, ...]] = {}
 
 
-class _Reader:
+class _TraceReader:
     """Puts the lines of tables together, rank by rank, since ranks write into each other's tables."""
 
     def __init__(self) -> None:
         self._engines: dict[tuple[str, ...], LoggedEngine] = {}
-        self._open: dict[int | None, _Table] = {}
+        self._open: dict[int | None, _LogTable] = {}
         self._tensors: dict[int | None, tuple[TensorSpec, ...]] = {}  # of the engine whose profiles follow
         self._name = ""
         self._rank_of_file: int | None = None
         self._mixed = self._cut = self._unsized = self._left_out = 0
 
-    def starts(self, name: str) -> None:
+    def start_file(self, name: str) -> None:
         self._name = name
         rank = _RANK_IN_NAME.search(name.rpartition("/")[2])
         self._rank_of_file = int(rank[1]) if rank else None
 
-    def ends(self) -> None:
+    def end_file(self) -> None:
         """Forget tables that a file's end has cut."""
         self._cut += sum(table.kind == "context" and bool(table.rows) for table in self._open.values())
         self._open.clear()
 
-    def take(self, line: bytes, number: int) -> None:
+    def take_line(self, line: bytes, number: int) -> None:
         """Take a line that may belong to a table."""
-        if line.startswith(_USUAL):
-            text, rank = line[len(_USUAL) :], self._rank_of_file
+        if line.startswith(_USUAL_PREFIX):
+            text, rank = line[len(_USUAL_PREFIX) :], self._rank_of_file
         else:
             prefix = _PREFIX.search(line)
             if prefix is None:
                 return
-            text, rank = line[prefix.end() :], self._rank(line[: prefix.start()], prefix)
+            text, rank = line[prefix.end() :], self._rank_of_line(line[: prefix.start()], prefix)
         table = self._open.get(rank)
         if table and text.endswith(b"|"):
-            self._row(table, rank, text)
+            self._take_row(table, rank, text)
         elif table and text.startswith(b"==="):
             if table.rows:
                 del self._open[rank]
-                self._done(table, rank)
+                self._finish_table(table, rank)
         else:
-            self._heading(text, rank, number)
+            self._take_heading(text, rank, number)
 
-    def _rank(self, before: bytes, prefix: re.Match[bytes]) -> int | None:
+    def _rank_of_line(self, before: bytes, prefix: re.Match[bytes]) -> int | None:
         stated = prefix["old"] or prefix["new"] or prefix["middle"]
         if stated:
             return int(stated)
         rank = _launcher_rank(before) if before else None
         return self._rank_of_file if rank is None else rank
 
-    def _heading(self, text: bytes, rank: int | None, number: int) -> None:
+    def _take_heading(self, text: bytes, rank: int | None, number: int) -> None:
         if text.startswith(b"Information of context input"):
-            self._start(_Table("context", number), rank)
+            self._start_table(_LogTable("context", number), rank)
         elif text.startswith(b"Information of engine input"):
-            self._start(_Table("engine", number), rank)
+            self._start_table(_LogTable("engine", number), rank)
         elif text.startswith((b"Optimization Profile ", b"Using Optimization Profile")):
             profile = _PROFILE.match(text)
             if profile and text.startswith(b"U") and rank in self._open:
                 self._open[rank].index = int(profile[1])
             elif profile and text.startswith(b"O"):
-                self._start(_Table("profile", number, int(profile[1])), rank)
+                self._start_table(_LogTable("profile", number, int(profile[1])), rank)
 
-    def _start(self, table: _Table, rank: int | None) -> None:
+    def _start_table(self, table: _LogTable, rank: int | None) -> None:
         before = self._open.get(rank)
         self._cut += bool(before and before.kind == "context" and before.rows)
-        if rank in self._open or len(self._open) < MOST_RANKS:
+        if rank in self._open or len(self._open) < MAX_RANKS:
             self._open[rank] = table
 
-    def _row(self, table: _Table, rank: int | None, text: bytes) -> None:
+    def _take_row(self, table: _LogTable, rank: int | None, text: bytes) -> None:
         parts = _row_parts(text)
-        if parts is None or len(table.rows) >= MOST_ROWS:
+        if parts is None or len(table.rows) >= MAX_ROWS:
             return
         name, cells = parts
         if name in table.rows:  # two ranks write into one stream and nothing tells them apart
@@ -223,42 +223,42 @@ class _Reader:
             return
         table.rows[name] = cells
 
-    def _done(self, table: _Table, rank: int | None) -> None:
+    def _finish_table(self, table: _LogTable, rank: int | None) -> None:
         if table.kind == "context":
-            self._ran(table, rank)
+            self._add_execution(table, rank)
         elif table.kind == "engine":
-            self._tensors[rank] = tuple(self._specs(table))
+            self._tensors[rank] = tuple(self._tensor_specs(table))
         else:
-            self._profile(table, rank)
+            self._add_profile(table, rank)
 
-    def _specs(self, table: _Table) -> Iterator[TensorSpec]:
+    def _tensor_specs(self, table: _LogTable) -> Iterator[TensorSpec]:
         for name, cells in table.rows.items():
             shape = _parse_shape(cells[-1]) if len(cells) == 4 else None
             if shape is not None:
-                kind = TYPES.get(cells[2].decode("ascii", "replace"), "unknown")
+                kind = DTYPE_BY_NAME.get(cells[2].decode("ascii", "replace"), "unknown")
                 mode = "in" if cells[0] == b"I" else "out"
                 yield TensorSpec(name, mode, kind, tuple("?" if size < 0 else size for size in shape))
 
-    def _profile(self, table: _Table, rank: int | None) -> None:
-        engine = self._engine(tuple(table.rows))
+    def _add_profile(self, table: _LogTable, rank: int | None) -> None:
+        engine = self._engine_with_names(tuple(table.rows))
         if engine is None or any(profile.index == table.index for profile in engine.profiles):
             return  # another rank's, or loaded again
         inputs = {tensor.name for tensor in self._tensors.get(rank, ()) if tensor.mode == "in"}
-        ranges = tuple(self._ranges(table, inputs))
+        ranges = tuple(self._profile_ranges(table, inputs))
         engine.tensors = engine.tensors or self._tensors.get(rank, ())
         source = f"read from {self._name}:{table.line}"
-        engine.profiles = (*engine.profiles, Profile(table.index, ranges, source))
+        engine.profiles = (*engine.profiles, OptimizationProfile(table.index, ranges, source))
 
-    def _ranges(self, table: _Table, inputs: set[str]) -> Iterator[Range]:
+    def _profile_ranges(self, table: _LogTable, inputs: set[str]) -> Iterator[ShapeRange]:
         for name, cells in table.rows.items():
             shapes = [_parse_shape(cell) for cell in cells]
             if len(shapes) == 3 and (name in inputs or not inputs):
                 low, best, high = shapes
                 if low is not None and best is not None and high is not None and len(low) == len(high):
-                    yield Range(name, low, best, high)
+                    yield ShapeRange(name, low, best, high)
 
-    def _ran(self, table: _Table, rank: int | None) -> None:
-        engine = self._engine(tuple(table.rows))
+    def _add_execution(self, table: _LogTable, rank: int | None) -> None:
+        engine = self._engine_with_names(tuple(table.rows))
         shapes = tuple(_parse_shape(cells[-1]) for cells in table.rows.values())
         if engine is None or None in shapes:
             self._left_out += 1
@@ -267,12 +267,12 @@ class _Reader:
         if any(size < 0 for shape in sizes for size in shape):
             self._unsized += 1
             return
-        engine.ran(f"{self._name}:{table.line}", rank, table.index, sizes)
+        engine.add_execution(f"{self._name}:{table.line}", rank, table.index, sizes)
 
-    def _engine(self, names: tuple[str, ...]) -> LoggedEngine | None:
+    def _engine_with_names(self, names: tuple[str, ...]) -> LoggedEngine | None:
         """Return the engine with these inputs and outputs; ranks that cut the same layers share one."""
         if names not in self._engines:
-            if len(self._engines) >= MOST_ENGINES:
+            if len(self._engines) >= MAX_ENGINES:
                 return None
             self._engines[names] = LoggedEngine(names)
         return self._engines[names]
@@ -282,21 +282,21 @@ class _Reader:
         """Whether there was any table at all, usable or not."""
         return bool(self._engines or self._tensors or self._mixed or self._cut or self._left_out)
 
-    def found(self) -> tuple[LoggedEngine, ...]:
+    def engines(self) -> tuple[LoggedEngine, ...]:
         return tuple(self._engines.values())
 
     def notes(self) -> Iterator[str]:
         if self._mixed:
             yield (
-                f"{counted(self._mixed, 'table')} of several ranks are mixed and left out; start with "
+                f"{format_count(self._mixed, 'table')} of several ranks are mixed and left out; start with "
                 "mpirun --tag-output (srun -l), or give each rank a log of its own"
             )
         if self._cut:
-            yield f"{counted(self._cut, 'table')} cut off and left out"
+            yield f"{format_count(self._cut, 'table')} cut off and left out"
         if self._left_out:
-            yield f"{counted(self._left_out, 'table')} with cells that are no shapes left out"
+            yield f"{format_count(self._left_out, 'table')} with cells that are no shapes left out"
         if self._unsized:
             yield (
-                f"{counted(self._unsized, 'execution')} of the Python session, which prints -1 for dynamic sizes; "
+                f"{format_count(self._unsized, 'execution')} of the Python session, which prints -1 for dynamic sizes; "
                 "run the C++ session for the sizes"
             )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 
-class Harm(NamedTuple):
+class ChangeHarm(NamedTuple):
     """The costs of one change, and its words on speed."""
 
     accuracy: float = 0
@@ -33,5 +33,5 @@ class Harm(NamedTuple):
 
 
 _DATA = resources.files("trtdx").joinpath("data/change_harms.toml").read_bytes()
-HARMS = {name: Harm(**values) for name, values in msgspec.toml.decode(_DATA).items()}
-EFFORT = {"launch": 0.0, "serve": 0.0, "build": 1.0, "convert": 2.0, "install": 3.0}
+CHANGE_HARMS = {name: ChangeHarm(**values) for name, values in msgspec.toml.decode(_DATA).items()}
+STAGE_EFFORT = {"launch": 0.0, "serve": 0.0, "build": 1.0, "convert": 2.0, "install": 3.0}

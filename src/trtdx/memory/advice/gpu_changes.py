@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from trtdx.memory.advice.change import Change, with_part
-from trtdx.memory.advice.costs import HARMS
-from trtdx.memory.ledger.capacity import has_kernels, smallest_home
-from trtdx.memory.report.figures import on_what
+from trtdx.memory.advice.costs import CHANGE_HARMS
+from trtdx.memory.advice.memory_change import MemoryChange, replace_part
+from trtdx.memory.ledger.capacity import has_kernels, smallest_placement
+from trtdx.memory.report.figures import render_gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,15 +21,17 @@ LARGEST_TP = 16
 PIPELINES = (2, 4, 8)
 
 
-def valid_tps(setup: Setup, most: int = LARGEST_TP) -> list[int]:
+def valid_tp_sizes(setup: Setup, most: int = LARGEST_TP) -> list[int]:
     """Return the sizes of tensor parallelism that this model can be cut by."""
     dims, cp = setup.dims, setup.layout.cp
     return [
-        size for size in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if size <= most and _cuts(dims, size, cp)
+        size
+        for size in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+        if size <= most and _can_shard(dims, size, cp)
     ]
 
 
-def _cuts(dims: Dims, size: int, cp: int) -> bool:
+def _can_shard(dims: Dims, size: int, cp: int) -> bool:
     heads, kv_heads = dims.num_heads, dims.num_kv_heads
     if heads and heads % (size * cp):
         return False
@@ -39,31 +41,31 @@ def _cuts(dims: Dims, size: int, cp: int) -> bool:
     return all(not width or width % size == 0 for width in inner)
 
 
-def parallel_changes(setup: Setup) -> Iterator[Change]:
+def parallel_changes(setup: Setup) -> Iterator[MemoryChange]:
     tp, pp = setup.layout.tp, setup.layout.pp
-    larger = [size for size in valid_tps(setup) if size > tp and size % tp == 0]
+    larger = [size for size in valid_tp_sizes(setup) if size > tp and size % tp == 0]
     for size in larger[:3]:
-        harm = HARMS["tp"]._replace(money=size / tp - 1)
-        spread = with_part("layout", tp=size, ep=0, moe_tp=0)
-        yield Change("gpus", f"tensor parallelism over {size * pp} GPUs", spread, harm, "weights")
+        harm = CHANGE_HARMS["tp"]._replace(money=size / tp - 1)
+        spread = replace_part("layout", tp=size, ep=0, moe_tp=0)
+        yield MemoryChange("gpus", f"tensor parallelism over {size * pp} GPUs", spread, harm, "weights")
     for size in PIPELINES:
         if pp == 1 and size <= setup.dims.num_layers // 2:
-            harm = HARMS["pp"]._replace(money=size - 1.0)
-            spread = with_part("layout", pp=size, pp_partition=())
-            yield Change("gpus", f"pipeline parallelism over {size * tp} GPUs", spread, harm, "weights")
+            harm = CHANGE_HARMS["pp"]._replace(money=size - 1.0)
+            spread = replace_part("layout", pp=size, pp_partition=())
+            yield MemoryChange("gpus", f"pipeline parallelism over {size * tp} GPUs", spread, harm, "weights")
 
 
-def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change]:
+def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[MemoryChange]:
     """Yield GPUs with more memory, the next larger ones first."""
     if setup.device is None:
         return
     now = setup.device
-    kinds = {kind_of(now), "server"}
+    kinds = {device_kind(now), "server"}
     larger = sorted(
         (
             device
             for device in devices
-            if device.total_bytes > 1.05 * now.total_bytes and kind_of(device) in kinds
+            if device.total_bytes > 1.05 * now.total_bytes and device_kind(device) in kinds
         ),
         key=lambda device: device.total_bytes,
     )
@@ -73,25 +75,25 @@ def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Change
         if step in sizes or device.sm < now.sm or not has_kernels(setup, device):
             continue
         sizes.add(step)
-        harm = HARMS["gpu"]._replace(money=device.total_bytes / now.total_bytes / 2)
-        yield Change("gpu", f"another GPU: {device.name}", _on(device), harm, "kv_pool")
+        harm = CHANGE_HARMS["gpu"]._replace(money=device.total_bytes / now.total_bytes / 2)
+        yield MemoryChange("gpu", f"another GPU: {device.name}", _place_on(device), harm, "kv_pool")
 
 
-def home_change(setup: Setup, devices: tuple[Device, ...], planner: Planner) -> Iterator[Change]:
+def placement_change(setup: Setup, devices: tuple[Device, ...], planner: Planner) -> Iterator[MemoryChange]:
     """Yield the smallest GPUs on which it runs, others and more of them, for what no one change makes fit."""
     if setup.device is None:
         return
-    kinds = {kind_of(setup.device), "server"}
-    without_expert_split = with_part("layout", ep=0, moe_tp=0)(setup)
-    others = tuple(device for device in devices if kind_of(device) in kinds)
-    home = smallest_home(without_expert_split, others, valid_tps(setup), planner)
+    kinds = {device_kind(setup.device), "server"}
+    without_expert_split = replace_part("layout", ep=0, moe_tp=0)(setup)
+    others = tuple(device for device in devices if device_kind(device) in kinds)
+    home = smallest_placement(without_expert_split, others, valid_tp_sizes(setup), planner)
     if home is not None:
-        harm = HARMS["gpu"]._replace(money=home.layout.world / setup.layout.world)
-        words = f"{'other GPUs' if home.layout.world > 1 else 'another GPU'}: {on_what(home)}"
-        yield Change("gpus", words, lambda _: home, harm, "weights")
+        harm = CHANGE_HARMS["gpu"]._replace(money=home.layout.world / setup.layout.world)
+        words = f"{'other GPUs' if home.layout.world > 1 else 'another GPU'}: {render_gpus(home)}"
+        yield MemoryChange("gpus", words, lambda _: home, harm, "weights")
 
 
-def kind_of(device: Device) -> str:
+def device_kind(device: Device) -> str:
     """Return where a GPU is found: nobody puts a workstation's card in place of a server's."""
     if device.unified:
         return "embedded"
@@ -103,5 +105,5 @@ def kind_of(device: Device) -> str:
     return "desk" if desk else "server"
 
 
-def _on(device: Device) -> Callable[[Setup], Setup]:
+def _place_on(device: Device) -> Callable[[Setup], Setup]:
     return lambda setup: replace(setup, device=device)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.bindings import bindings_of
+from trtdx.engines.tensorrt.bindings import bindings_of_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TYPES = {"float16": "HALF", "bfloat16": "BF16", "float32": "FLOAT"}
+TENSORRT_TYPES = {"float16": "HALF", "bfloat16": "BF16", "float32": "FLOAT"}
 
 
-class Blocks(msgspec.Struct, frozen=True, kw_only=True):
+class DecoderBlocks(msgspec.Struct, frozen=True, kw_only=True):
     """What is compiled: the sizes of a layer as one rank has it, how many there are, and the step's shape."""
 
     hidden: int
@@ -47,24 +47,24 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
 
 def network_definition(text: str) -> Callable[[Any], Any]:
     """Return a function that defines the network which a JSON text describes."""
-    blocks = msgspec.json.decode(text, type=Blocks)
+    blocks = msgspec.json.decode(text, type=DecoderBlocks)
 
     def define(network: Any) -> Any:
-        return _Definition(network, blocks).define()
+        return _NetworkDefinition(network, blocks).define()
 
     return define
 
 
-class _Definition:
+class _NetworkDefinition:
     """A network while its layers are added."""
 
-    def __init__(self, network: Any, blocks: Blocks) -> None:
+    def __init__(self, network: Any, blocks: DecoderBlocks) -> None:
         import numpy as np
 
         self.network, self.blocks = network, blocks
-        self.trt, self.np = bindings_of(network), np
-        self.type = getattr(self.trt.DataType, TYPES[blocks.dtype])
-        self.kept: list[Any] = []  # TensorRT reads constants when it compiles
+        self.trt, self.np = bindings_of_object(network), np
+        self.type = getattr(self.trt.DataType, TENSORRT_TYPES[blocks.dtype])
+        self.host_arrays: list[Any] = []  # TensorRT reads constants when it compiles
         self._constants: dict[str, Any] = {}
 
     def define(self) -> Any:
@@ -77,7 +77,7 @@ class _Definition:
             )
             residual = self._sum(residual, self._mlp(self._norm(residual)))
         self.network.mark_output(residual)
-        return self.kept
+        return self.host_arrays
 
     def _constant(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return a constant of zeros, the same one for every layer."""
@@ -85,7 +85,7 @@ class _Definition:
             wide = self.np.float32 if self.blocks.dtype == "float32" else self.np.float16
             zeros = self.np.zeros(math.prod(shape), wide)  # bfloat16 is as wide, and zero is the same
             weights = self.trt.Weights(self.type, zeros.ctypes.data, zeros.size)
-            self.kept.append(zeros)
+            self.host_arrays.append(zeros)
             self._constants[name] = self.network.add_constant(shape, weights).get_output(0)
         return self._constants[name]
 
@@ -110,7 +110,7 @@ class _Definition:
         squares = self._elementwise(wide, wide, "PROD")
         mean = network.add_reduce(squares, trt.ReduceOperation.AVG, 1 << 1, keep_dims=True).get_output(0)
         epsilon = np.full((1, 1), 1e-5, np.float32)
-        self.kept.append(epsilon)
+        self.host_arrays.append(epsilon)
         mean = self._sum(mean, network.add_constant((1, 1), trt.Weights(epsilon)).get_output(0))
         root = network.add_unary(mean, trt.UnaryOperation.SQRT).get_output(0)
         inverse = network.add_unary(root, trt.UnaryOperation.RECIP).get_output(0)
@@ -121,8 +121,8 @@ class _Definition:
         blocks, network, trt = self.blocks, self.network, self.trt
         width = (blocks.heads + 2 * blocks.kv_heads) * blocks.head_dim
         mixed = self._linear(tensor, "qkv", width, blocks.hidden)
-        query = self._turned(self._heads(mixed, 0, blocks.heads))
-        key = self._turned(self._heads(mixed, blocks.heads, blocks.kv_heads))
+        query = self._rotate(self._heads(mixed, 0, blocks.heads))
+        key = self._rotate(self._heads(mixed, blocks.heads, blocks.kv_heads))
         value = self._heads(mixed, blocks.heads + blocks.kv_heads, blocks.kv_heads)
         attention = network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, True)
         attention.decomposable = blocks.dtype == "float32"  # there is no kernel for it
@@ -140,7 +140,7 @@ class _Definition:
         heads.second_transpose = (0, 2, 1, 3)
         return heads.get_output(0)
 
-    def _turned(self, tensor: Any) -> Any:
+    def _rotate(self, tensor: Any) -> Any:
         """Add the rotary embedding."""
         blocks = self.blocks
         shape = (blocks.sequences, blocks.length, blocks.head_dim // 2)

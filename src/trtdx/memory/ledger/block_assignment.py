@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    Shape = tuple[int, ...]
+    ShapeNumbers = tuple[int, ...]
 
-UNIT = 1 << 20  # for finding out what each number of a shape adds; halves and sixteenths stay whole
+PROBE_SIZE = 1 << 20  # for finding out what each number of a shape adds; halves and sixteenths stay whole
 
 
-class Op(NamedTuple):
+class NetworkOp(NamedTuple):
     """One step of a network: what it makes, what it reads, and its scratch memory."""
 
     name: str
@@ -32,21 +32,21 @@ class Op(NamedTuple):
     scratch: int = 0
 
 
-class Block(NamedTuple):
+class MemoryBlock(NamedTuple):
     """A piece of memory, named after the largest tensor in it."""
 
     name: str
     size: int
 
 
-Sharing = tuple[
+BlockSharing = tuple[
     tuple[int, ...], ...
 ]  # blocks, by the numbers of their tensors: 2n is what step n makes, 2n+1 its scratch
 
 
-def sharing_of(ops: list[Op]) -> Sharing:
+def assign_blocks(ops: list[NetworkOp]) -> BlockSharing:
     """Return which tensors share a block where they have these sizes."""
-    sizes, alive = _sizes(ops), _alive(ops)
+    sizes, alive = _tensor_sizes(ops), _live_steps(ops)
     blocks: list[tuple[int, list[int]]] = []
     steps: list[int] = []  # at which something lives in the block, a bit each
     for number in sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor]):
@@ -61,38 +61,40 @@ def sharing_of(ops: list[Op]) -> Sharing:
     return tuple(tuple(members) for _, members in blocks)
 
 
-Kinds = tuple[tuple[int, ...], tuple[str, ...]]  # kinds of size in a block, and a tensor of each
+BlockKinds = tuple[tuple[int, ...], tuple[str, ...]]  # kinds of size in a block, and a tensor of each
 
 
-class Network:
+class SharingNetwork:
     """A network whose tensors' sizes are sums over the numbers of a shape, and the ways in which they may share memory."""
 
-    def __init__(self, steps: Callable[[Shape], list[Op]], usual: Iterable[Shape]) -> None:
+    def __init__(
+        self, steps: Callable[[ShapeNumbers], list[NetworkOp]], typical_shapes: Iterable[ShapeNumbers]
+    ) -> None:
         """Work out a network.
 
         Args:
             steps: returns its steps at a shape.
-            usual: the shapes at which the ways of sharing are found.
+            typical_shapes: the shapes at which the ways of sharing are found.
         """
-        usual = tuple(usual)
+        typical_shapes = tuple(typical_shapes)
         self._kinds: list[tuple[float, ...]] = []  # of sizes: what the numbers of a shape are multiplied with
-        kinds = self._kinds_of(steps, len(usual[0]))
-        ops = steps(usual[0])
+        kinds = self._assign_kinds(steps, len(typical_shapes[0]))
+        ops = steps(typical_shapes[0])
         names = [name for op in ops for name in (op.name, f"{op.name}.scratch")]
-        sharings = dict.fromkeys(sharing_of(steps(shape)) for shape in usual)
-        self._ways = [
-            [self._largest([(kinds[number], names[number]) for number in members]) for members in way]
+        sharings = dict.fromkeys(assign_blocks(steps(shape)) for shape in typical_shapes)
+        self._sharings = [
+            [self._maximal_kinds([(kinds[number], names[number]) for number in members]) for members in way]
             for way in sharings
         ]
 
-    def blocks(self, shape: Shape) -> list[Block]:
+    def blocks(self, shape: ShapeNumbers) -> list[MemoryBlock]:
         """Return the blocks at a shape, shared in the way that needs the least, the largest first."""
         numbers = (*shape, 1)
         sizes = [sum(map(mul, kind, numbers)) for kind in self._kinds]
         size_of = sizes.__getitem__
-        best, fewest = self._ways[0], -1.0
+        best, fewest = self._sharings[0], -1.0
         blocks: list[float] = []
-        for way in self._ways:
+        for way in self._sharings:
             block_sizes = [
                 size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way
             ]
@@ -103,26 +105,26 @@ class Network:
         for size, (kinds, names) in zip(blocks, best, strict=True):
             if size:
                 name = names[0] if len(names) == 1 else names[[sizes[kind] for kind in kinds].index(size)]
-                used_blocks.append(Block(name, int(size)))
-        used_blocks.sort(key=_size, reverse=True)
+                used_blocks.append(MemoryBlock(name, int(size)))
+        used_blocks.sort(key=_block_size, reverse=True)
         return used_blocks
 
-    def _kinds_of(self, steps: Callable[[Shape], list[Op]], numbers: int) -> list[int]:
+    def _assign_kinds(self, steps: Callable[[ShapeNumbers], list[NetworkOp]], numbers: int) -> list[int]:
         """Return which kind of size each tensor has."""
-        constants = _sizes(steps((0,) * numbers))
+        constants = _tensor_sizes(steps((0,) * numbers))
         grown = [
-            _sizes(steps(tuple(UNIT if index == number else 0 for index in range(numbers))))
+            _tensor_sizes(steps(tuple(PROBE_SIZE if index == number else 0 for index in range(numbers))))
             for number in range(numbers)
         ]
         kinds: dict[tuple[float, ...], int] = {}
         kind_numbers = []
         for at, constant in enumerate(constants):
-            kind = (*((sizes[at] - constant) / UNIT for sizes in grown), constant)
+            kind = (*((sizes[at] - constant) / PROBE_SIZE for sizes in grown), constant)
             kind_numbers.append(kinds.setdefault(kind, len(kinds)))
         self._kinds = list(kinds)
         return kind_numbers
 
-    def _largest(self, members: list[tuple[int, str]]) -> Kinds:
+    def _maximal_kinds(self, members: list[tuple[int, str]]) -> BlockKinds:
         """Return the tensors of a block that can be its largest, one of each kind."""
         first: dict[int, str] = {}
         for kind, name in members:
@@ -130,24 +132,26 @@ class Network:
         maximal = [
             (kind, name)
             for kind, name in first.items()
-            if not any(other != kind and _at_least(self._kinds[other], self._kinds[kind]) for other in first)
+            if not any(
+                other != kind and _is_dominating(self._kinds[other], self._kinds[kind]) for other in first
+            )
         ]
         return tuple(kind for kind, _ in maximal), tuple(name for _, name in maximal)
 
 
-def _size(block: Block) -> int:
+def _block_size(block: MemoryBlock) -> int:
     return block.size
 
 
-def _at_least(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+def _is_dominating(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return all(mine >= its for mine, its in zip(one, other, strict=True))
 
 
-def _sizes(ops: list[Op]) -> list[int]:
+def _tensor_sizes(ops: list[NetworkOp]) -> list[int]:
     return [size for op in ops for size in (op.size, op.scratch)]
 
 
-def _alive(ops: list[Op]) -> list[int]:
+def _live_steps(ops: list[NetworkOp]) -> list[int]:
     """Return the steps at which each tensor is alive, a bit each."""
     last: dict[str, int] = {}
     for step, op in enumerate(ops):

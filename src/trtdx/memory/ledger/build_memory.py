@@ -10,30 +10,30 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.memory.nouns import GIB, Figure
-from trtdx.words import size_in_words
+from trtdx.words import format_bytes
 
 if TYPE_CHECKING:
-    from trtdx.memory.nouns import Ledger
+    from trtdx.memory.nouns import MemoryLedger
 
 HOST_COPIES = 2.4
 HOST_FLOOR = int(4.6 * GIB)  # kernels and libraries
 
 
-def host_need(weights: int) -> Figure:
+def build_host_memory(weights: int) -> Figure:
     """Return the host memory in which one rank's engine is built."""
-    return Figure.within(HOST_COPIES * weights + HOST_FLOOR, 0.15)
+    return Figure.with_tolerance(HOST_COPIES * weights + HOST_FLOOR, 0.15)
 
 
-def build_note(ledger: Ledger) -> str:
+def render_build_note(ledger: MemoryLedger) -> str:
     """Return what building the largest rank's engine takes; "" where nothing is built."""
     setup = ledger.setup
     is_built = any(figure.source.endswith(".engine") for figure in setup.weights_by_rank)
     if setup.running.backend != "tensorrt" or is_built:
         return ""
-    weights = max(rank.bytes_of("weights") for rank in ledger.ranks)
+    weights = max(rank.component_bytes("weights") for rank in ledger.ranks)
     text = (
-        f"trtllm-build takes about {size_in_words(host_need(weights).value)} of host memory for each rank that is "
-        f"built at a time (--workers), and {size_in_words(weights)} on the GPU"
+        f"trtllm-build takes about {format_bytes(build_host_memory(weights).value)} of host memory for each rank that is "
+        f"built at a time (--workers), and {format_bytes(weights)} on the GPU"
     )
     if setup.device is not None and weights > setup.device.total_bytes:
         return f"{text}: more than {setup.device.name} has"

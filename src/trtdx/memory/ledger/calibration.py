@@ -18,18 +18,18 @@ from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.memory.nouns import Component, Figure
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.memory.nouns import Setup
 
-VERSION = 1
-FILE = "memory-constants.json"
-ANY = "*"
+CONSTANTS_VERSION = 1
+CONSTANTS_FILE = "memory-constants.json"
+ANY_FAMILY = "*"
 # Which factor a component is multiplied with. What is outside of torch, or in use before anything is loaded, is one
 # number in a log, so its parts share a factor.
-FACTORS = {
+FACTOR_OF_COMPONENT = {
     "activation": "activation_factor",
     "decoder_buffers": "decoder_factor",
     "runtime_buffers": "runtime_factor",
@@ -39,7 +39,7 @@ FACTORS = {
 }
 
 
-class Constant(msgspec.Struct, frozen=True, kw_only=True):
+class CalibrationFactor(msgspec.Struct, frozen=True, kw_only=True):
     """One factor, the band it was seen in, and the lines that taught it."""
 
     value: float
@@ -49,28 +49,28 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()
 
 
-class Constants(msgspec.Struct, frozen=True):
+class CalibrationConstants(msgspec.Struct, frozen=True):
     """All factors known, by "backend/family/name"."""
 
-    version: int = VERSION
-    entries: dict[str, Constant] = {}
+    version: int = CONSTANTS_VERSION
+    entries: dict[str, CalibrationFactor] = {}
 
-    def find(self, setup: Setup, name: str) -> Constant | None:
+    def find_factor(self, setup: Setup, name: str) -> CalibrationFactor | None:
         """Return the factor for a set-up: of its family of models, else of any."""
         backend = setup.running.backend
-        for family in (setup.dims.model_type, ANY):
+        for family in (setup.dims.model_type, ANY_FAMILY):
             constant = self.entries.get(f"{backend}/{family}/{name}")
             if constant is not None:
                 return constant
         return None
 
-    def applied(self, setup: Setup, component: Component) -> Component:
+    def apply_factor(self, setup: Setup, component: Component) -> Component:
         """Return the component as the user's logs say it is; one that was measured or compiled stays as it is."""
-        name = FACTORS.get(component.name)
+        name = FACTOR_OF_COMPONENT.get(component.name)
         figure = component.bytes
         if name is None or not figure.source.startswith("formula"):
             return component
-        constant = self.find(setup, name)
+        constant = self.find_factor(setup, name)
         if constant is None:
             return component
         value = figure.value
@@ -78,7 +78,7 @@ class Constants(msgspec.Struct, frozen=True):
             round(value * constant.value),
             round(value * constant.low),
             round(value * constant.high),
-            f"measured: formula x {constant.value:.3f}, calibrated on {counted(constant.logs, 'log')}",
+            f"measured: formula x {constant.value:.3f}, calibrated on {format_count(constant.logs, 'log')}",
         )
         parts = {part: round(size * constant.value) for part, size in component.parts.items()}
         return replace(component, bytes=scaled, parts=parts)
@@ -88,10 +88,10 @@ def constants_path(host: Host) -> str:
     """Return where constants are kept."""
     environment = host.environment()
     home = environment.get("XDG_CONFIG_HOME") or str(PurePosixPath(environment.get("HOME", "/")) / ".config")
-    return str(PurePosixPath(home) / "trtdx" / FILE)
+    return str(PurePosixPath(home) / "trtdx" / CONSTANTS_FILE)
 
 
-def load_constants(host: Host) -> Constants:
+def load_constants(host: Host) -> CalibrationConstants:
     """Return what was calibrated before; nothing where nothing was.
 
     Raises:
@@ -99,16 +99,16 @@ def load_constants(host: Host) -> Constants:
     """
     path = constants_path(host)
     if host.kind(path) != "file":
-        return Constants()
+        return CalibrationConstants()
     fix = f"calibrate again, or remove it: rm {path}"
     try:
         with host.open(path) as stream:
-            constants = msgspec.json.decode(stream.read(), type=Constants)
+            constants = msgspec.json.decode(stream.read(), type=CalibrationConstants)
     except msgspec.MsgspecError as err:
         raise InputError(f"{path} does not hold constants: {err}", fix=fix) from err
-    if constants.version != VERSION:
+    if constants.version != CONSTANTS_VERSION:
         raise InputError(
-            f"{path} is of version {constants.version}, this trtdx reads version {VERSION}", fix=fix
+            f"{path} is of version {constants.version}, this trtdx reads version {CONSTANTS_VERSION}", fix=fix
         )
     if not all(
         0 < constant.low <= constant.value <= constant.high < 1000 for constant in constants.entries.values()
@@ -117,7 +117,7 @@ def load_constants(host: Host) -> Constants:
     return constants
 
 
-def store_constants(host: Host, constants: Constants) -> str:
+def store_constants(host: Host, constants: CalibrationConstants) -> str:
     """Write the constants in one step and return where."""
     path = constants_path(host)
     data = msgspec.json.format(msgspec.json.encode(constants), indent=2)

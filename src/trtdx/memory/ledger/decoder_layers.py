@@ -11,17 +11,17 @@ from trtdx.memory.ledger.weight_storage import ceil_div
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.memory.model.families import Family
-    from trtdx.memory.nouns import Dims, Layout
+    from trtdx.memory.model.families import ModelFamily
+    from trtdx.memory.nouns import Dims, ParallelLayout
 
-OVERLAPPING = 4  # the ratio of DeepSeek V4's sparse layers, whose windows overlap and have an indexer
-ATTENTION, STATE, DENSE, EXPERTS, NOTHING = "attention", "state", "dense", "experts", ""
+OVERLAPPING_RATIO = 4  # the ratio of DeepSeek V4's sparse layers, whose windows overlap and have an indexer
+ATTENTION, STATE, DENSE, EXPERTS, NO_PART = "attention", "state", "dense", "experts", ""
 
 
 PART_OF_MODULE = {"mlp.shared_experts": "shared_experts", "mlp.latent": "experts", "mixer": "recurrent"}
 
 
-class Layer(NamedTuple):
+class DecoderLayer(NamedTuple):
     """One layer: what mixes tokens, and what comes after it."""
 
     mixer: str  # ATTENTION, STATE or NOTHING
@@ -34,7 +34,7 @@ class Layer(NamedTuple):
     compress_ratio: int = 0
 
 
-class Cut(NamedTuple):
+class ShardCounts(NamedTuple):
     """Into how many pieces each kind of weight is cut; this rank has one of each."""
 
     attention: int = 1
@@ -48,7 +48,7 @@ class Cut(NamedTuple):
     state: int = 1
 
 
-class Weight(NamedTuple):
+class LayerMatrix(NamedTuple):
     """A matrix of a layer, as one rank has it."""
 
     name: str  # what patterns of excluded modules know it by
@@ -62,66 +62,66 @@ class Weight(NamedTuple):
 
 
 @lru_cache(maxsize=2048)
-def layers_of(dims: Dims) -> tuple[Layer, ...]:
+def decoder_layers_of(dims: Dims) -> tuple[DecoderLayer, ...]:
     """Return every layer of the decoder, in order."""
-    mixers = _mixers(dims)
-    inners = _inners(dims, mixers)
+    mixers = _layer_mixers(dims)
+    inners = _layer_inners(dims, mixers)
     return tuple(
-        Layer(
+        DecoderLayer(
             mixer,
             inners[at],
-            _at(dims.kv_heads_per_layer, at) or dims.num_kv_heads if mixer == ATTENTION else 0,
-            _at(dims.head_dim_per_layer, at) if mixer == ATTENTION else 0,
-            _at(dims.inner_per_layer, at) if inners[at] == DENSE else 0,
+            _layer_value(dims.kv_heads_per_layer, at) or dims.num_kv_heads if mixer == ATTENTION else 0,
+            _layer_value(dims.head_dim_per_layer, at) if mixer == ATTENTION else 0,
+            _layer_value(dims.inner_per_layer, at) if inners[at] == DENSE else 0,
             mixer == ATTENTION and at >= dims.num_layers - dims.kv_shared_layers,
-            mixer == ATTENTION and bool(_at(dims.keys_are_values, at)),
-            _at(dims.compress_ratios, at),
+            mixer == ATTENTION and bool(_layer_value(dims.keys_are_values, at)),
+            _layer_value(dims.compress_ratios, at),
         )
         for at, mixer in enumerate(mixers)
     )
 
 
-def _at(values: tuple[int, ...] | tuple[bool, ...], layer: int) -> int:
+def _layer_value(values: tuple[int, ...] | tuple[bool, ...], layer: int) -> int:
     """Return a layer's own value; lists that are too short begin again."""
     return values[layer % len(values)] if values else 0
 
 
-def _mixers(dims: Dims) -> list[str]:
+def _layer_mixers(dims: Dims) -> list[str]:
     """Return what mixes tokens in each layer; where hybrids have attention is not known, so it is spread evenly."""
     count, states = dims.num_layers, min(dims.state_layers, dims.num_layers)
     attention = count - states
     if dims.attention_layers is not None:
         attention = min(dims.attention_layers, attention)
     if dims.kv_heads_per_layer and not states:
-        return [ATTENTION if _at(dims.kv_heads_per_layer, at) else NOTHING for at in range(count)]
-    mixers = [NOTHING] * count
+        return [ATTENTION if _layer_value(dims.kv_heads_per_layer, at) else NO_PART for at in range(count)]
+    mixers = [NO_PART] * count
     for layer_count, name in ((attention, ATTENTION), (states, STATE)):
-        free = [at for at, mixer in enumerate(mixers) if mixer == NOTHING]
+        free = [at for at, mixer in enumerate(mixers) if mixer == NO_PART]
         for step in range(layer_count):
             mixers[free[(2 * step + 1) * len(free) // (2 * layer_count)]] = name
     return mixers
 
 
-def _inners(dims: Dims, mixers: list[str]) -> list[str]:
+def _layer_inners(dims: Dims, mixers: list[str]) -> list[str]:
     """Return what comes after the mixer in each layer."""
     if dims.mlp_layers is None:
         return [
             EXPERTS
             if dims.num_experts and at >= dims.dense_layers and (at + 1) % max(dims.moe_every, 1) == 0
-            else NOTHING
-            if dims.inner_per_layer and not _at(dims.inner_per_layer, at)
+            else NO_PART
+            if dims.inner_per_layer and not _layer_value(dims.inner_per_layer, at)
             else DENSE
             for at in range(len(mixers))
         ]
-    inners = [NOTHING] * len(mixers)  # each layer is one thing only
-    free = [at for at, mixer in enumerate(mixers) if mixer == NOTHING]
+    inners = [NO_PART] * len(mixers)  # each layer is one thing only
+    free = [at for at, mixer in enumerate(mixers) if mixer == NO_PART]
     for step, at in enumerate(free):
         inners[at] = EXPERTS if dims.num_experts and step >= dims.mlp_layers else DENSE
     return inners
 
 
 @lru_cache(maxsize=2048)
-def stage_layers(count: int, pp: int, partition: tuple[int, ...], stage: int) -> range:
+def stage_layer_range(count: int, pp: int, partition: tuple[int, ...], stage: int) -> range:
     """Return the layers of a pipeline stage; without a partition the first stages have one more."""
     if len(partition) == pp and sum(partition) == count:
         begin = sum(partition[:stage])
@@ -131,21 +131,23 @@ def stage_layers(count: int, pp: int, partition: tuple[int, ...], stage: int) ->
     return range(begin, begin + per_stage + (stage < over))
 
 
-def stage_of(layout: Layout, rank: int) -> int:
+def pipeline_stage(layout: ParallelLayout, rank: int) -> int:
     return min(rank // (layout.tp * layout.cp), layout.pp - 1)
 
 
-def is_last_stage(layout: Layout, rank: int) -> bool:
-    return stage_of(layout, rank) == layout.pp - 1
+def is_last_stage(layout: ParallelLayout, rank: int) -> bool:
+    return pipeline_stage(layout, rank) == layout.pp - 1
 
 
-def rank_layer_range(dims: Dims, layout: Layout, rank: int) -> range:
+def rank_layer_range(dims: Dims, layout: ParallelLayout, rank: int) -> range:
     """Return the layers of a rank's pipeline stage."""
-    return stage_layers(dims.num_layers, layout.pp, layout.pp_partition, stage_of(layout, rank))
+    return stage_layer_range(dims.num_layers, layout.pp, layout.pp_partition, pipeline_stage(layout, rank))
 
 
 @lru_cache(maxsize=4096)
-def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bool) -> Cut:
+def shard_counts(
+    dims: Dims, layout: ParallelLayout, block: int, *, torch: bool, embedding: bool
+) -> ShardCounts:
     """Return how weights are cut. `block`: the quantisation's, which shared experts must not cut apart."""
     tp, is_data_parallel = layout.tp, layout.attention_dp and torch
     # In the PyTorch flow the ranks of context parallelism share the MLP like those of tensor parallelism.
@@ -154,7 +156,7 @@ def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bo
     expert = layout.moe_tp or max(wide // experts, 1)
     shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
     whole_blocks = shared // block if block and shared % block == 0 else wide
-    return Cut(
+    return ShardCounts(
         attention=1 if is_data_parallel else tp,
         output=layout.cp if is_data_parallel else tp * layout.cp,
         inner=1 if is_data_parallel else wide,
@@ -167,13 +169,15 @@ def cut_of(dims: Dims, layout: Layout, block: int, *, torch: bool, embedding: bo
     )
 
 
-def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Iterator[Weight]:
+def attention_matrices(
+    dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily
+) -> Iterator[LayerMatrix]:
     """Yield the projections of one attention."""
     if dims.mla:
-        yield from _latent_weights(dims, cut)
+        yield from _latent_attention_matrices(dims, cut)
         return
     if dims.output_rank:
-        yield from _compressed_weights(dims, cut, layer)
+        yield from _compressed_attention_matrices(dims, cut, layer)
         return
     head_dim = layer.head_dim or dims.head_dim
     value_dim = dims.v_head_dim or head_dim
@@ -181,82 +185,90 @@ def attention_weights(dims: Dims, cut: Cut, layer: Layer, family: Family) -> Ite
     # With fewer heads than ranks each rank keeps one whole.
     pairs = ceil_div(layer.kv_heads, cut.attention)
     gates = 2 if family.query_gate else 1
-    yield Weight("self_attn.q_proj", heads * gates, dims.hidden_size)
+    yield LayerMatrix("self_attn.q_proj", heads * gates, dims.hidden_size)
     if not layer.shares_kv:
-        yield Weight("self_attn.k_proj", pairs * head_dim, dims.hidden_size)
+        yield LayerMatrix("self_attn.k_proj", pairs * head_dim, dims.hidden_size)
         if not layer.keys_are_values:
-            yield Weight("self_attn.v_proj", pairs * value_dim, dims.hidden_size)
+            yield LayerMatrix("self_attn.v_proj", pairs * value_dim, dims.hidden_size)
     if family.head_gate:
-        yield Weight("self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size)
-    yield Weight("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * value_dim)
+        yield LayerMatrix("self_attn.q_proj", ceil_div(dims.num_heads, cut.attention), dims.hidden_size)
+    yield LayerMatrix("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * value_dim)
 
 
-def _compressed_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
+def _compressed_attention_matrices(
+    dims: Dims, cut: ShardCounts, layer: DecoderLayer
+) -> Iterator[LayerMatrix]:
     """Yield the projections of DeepSeek V4's attention: one latent for all heads, an output in groups of low rank."""
     heads = ceil_div(dims.num_heads, cut.attention)
     grouped = ceil_div(dims.output_groups, cut.attention) * dims.output_rank
-    yield Weight("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
-    yield Weight("self_attn.q_b_proj", heads * dims.head_dim, dims.q_lora_rank)
-    yield Weight("self_attn.kv_a_proj_with_mqa", dims.head_dim, dims.hidden_size)
-    yield Weight("self_attn.o_proj", grouped, dims.num_heads // dims.output_groups * dims.head_dim)
-    yield Weight("self_attn.o_proj", dims.hidden_size, grouped)
-    twice = 2 if layer.compress_ratio == OVERLAPPING else 1  # windows that overlap have two halves
+    yield LayerMatrix("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
+    yield LayerMatrix("self_attn.q_b_proj", heads * dims.head_dim, dims.q_lora_rank)
+    yield LayerMatrix("self_attn.kv_a_proj_with_mqa", dims.head_dim, dims.hidden_size)
+    yield LayerMatrix("self_attn.o_proj", grouped, dims.num_heads // dims.output_groups * dims.head_dim)
+    yield LayerMatrix("self_attn.o_proj", dims.hidden_size, grouped)
+    twice = 2 if layer.compress_ratio == OVERLAPPING_RATIO else 1  # windows that overlap have two halves
     widths = [twice * dims.head_dim] if layer.compress_ratio else []
-    if layer.compress_ratio == OVERLAPPING:
+    if layer.compress_ratio == OVERLAPPING_RATIO:
         widths.append(twice * dims.index_head_dim)
-        yield Weight("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
-        yield Weight("self_attn.indexer", dims.index_heads, dims.hidden_size)
+        yield LayerMatrix("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
+        yield LayerMatrix("self_attn.indexer", dims.index_heads, dims.hidden_size)
     for width in widths:  # keys with values, their gate, and a bias for each position of a window
-        yield Weight("self_attn.compressor", 2 * width, dims.hidden_size)
-        yield Weight("self_attn.compressor", layer.compress_ratio, width)
+        yield LayerMatrix("self_attn.compressor", 2 * width, dims.hidden_size)
+        yield LayerMatrix("self_attn.compressor", layer.compress_ratio, width)
 
 
-def _latent_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
+def _latent_attention_matrices(dims: Dims, cut: ShardCounts) -> Iterator[LayerMatrix]:
     """Yield the projections of latent attention: those into the latent space are whole on every rank."""
     heads = ceil_div(dims.num_heads, cut.attention)
     query = heads * (dims.qk_nope_head_dim + dims.qk_rope_head_dim)
     if dims.q_lora_rank:
-        yield Weight("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
-        yield Weight("self_attn.q_b_proj", query, dims.q_lora_rank)
+        yield LayerMatrix("self_attn.q_a_proj", dims.q_lora_rank, dims.hidden_size)
+        yield LayerMatrix("self_attn.q_b_proj", query, dims.q_lora_rank)
     else:
-        yield Weight("self_attn.q_proj", query, dims.hidden_size)
+        yield LayerMatrix("self_attn.q_proj", query, dims.hidden_size)
     latent = dims.kv_lora_rank + dims.qk_rope_head_dim
-    yield Weight("self_attn.kv_a_proj_with_mqa", latent, dims.hidden_size)
-    yield Weight("self_attn.kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim), dims.kv_lora_rank)
-    yield Weight("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * dims.v_head_dim)
+    yield LayerMatrix("self_attn.kv_a_proj_with_mqa", latent, dims.hidden_size)
+    yield LayerMatrix(
+        "self_attn.kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim), dims.kv_lora_rank
+    )
+    yield LayerMatrix(
+        "self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * dims.v_head_dim
+    )
     if dims.index_heads:  # whole on every rank
-        yield Weight("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
-        yield Weight("self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size)
+        yield LayerMatrix("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
+        yield LayerMatrix("self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size)
 
 
-def inner_weights(dims: Dims, cut: Cut, layer: Layer) -> Iterator[Weight]:
+def mlp_matrices(dims: Dims, cut: ShardCounts, layer: DecoderLayer) -> Iterator[LayerMatrix]:
     """Yield the matrices of an MLP or of the shared experts."""
     if layer.inner == DENSE:
         inner = ceil_div(layer.inner_size or dims.intermediate_size, cut.inner)
         if dims.gated:
-            yield Weight("mlp.gate_proj", inner, dims.hidden_size)
-        yield Weight("mlp.up_proj", inner, dims.hidden_size)
-        yield Weight("mlp.down_proj", dims.hidden_size, inner)
+            yield LayerMatrix("mlp.gate_proj", inner, dims.hidden_size)
+        yield LayerMatrix("mlp.up_proj", inner, dims.hidden_size)
+        yield LayerMatrix("mlp.down_proj", dims.hidden_size, inner)
     shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
     if layer.inner == EXPERTS and shared:
         inner = ceil_div(shared, cut.shared)
-        yield Weight("mlp.shared_experts", (2 if dims.gated else 1) * inner, dims.hidden_size)
-        yield Weight("mlp.shared_experts", dims.hidden_size, inner)
+        yield LayerMatrix("mlp.shared_experts", (2 if dims.gated else 1) * inner, dims.hidden_size)
+        yield LayerMatrix("mlp.shared_experts", dims.hidden_size, inner)
     if layer.inner == EXPERTS and dims.moe_latent_size:
         # Into the experts' width and out of it; whole on each rank.
-        yield Weight("mlp.latent", dims.moe_latent_size, dims.hidden_size)
-        yield Weight("mlp.latent", dims.hidden_size, dims.moe_latent_size)
+        yield LayerMatrix("mlp.latent", dims.moe_latent_size, dims.hidden_size)
+        yield LayerMatrix("mlp.latent", dims.hidden_size, dims.moe_latent_size)
 
 
-def state_weights(dims: Dims, cut: Cut) -> Iterator[Weight]:
+def recurrent_matrices(dims: Dims, cut: ShardCounts) -> Iterator[LayerMatrix]:
     """Yield the projections of a recurrent layer, as one matrix; see `plain_numbers` for what is left over."""
     rows = dims.state_params_per_layer // max(dims.hidden_size, 1)
-    yield Weight("mixer", ceil_div(rows, cut.state), dims.hidden_size)
+    yield LayerMatrix("mixer", ceil_div(rows, cut.state), dims.hidden_size)
 
 
-def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[str, int]:
+def unquantised_counts(
+    dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily
+) -> dict[str, int]:
     """Return how many numbers of a layer are never quantised: norms and biases."""
-    norms = family.norms if layer.mixer != NOTHING and layer.inner != NOTHING else 1
+    norms = family.norms if layer.mixer != NO_PART and layer.inner != NO_PART else 1
     if family.norms == 1 and dims.num_kv_heads > 1 and dims.model_type == "falcon":
         norms = 2  # the larger Falcons norm the two branches apart
     counts = {"norms": norms * dims.hidden_size * (2 if dims.norm_bias else 1)}
@@ -278,13 +290,13 @@ def plain_numbers(dims: Dims, cut: Cut, layer: Layer, family: Family) -> dict[st
     return counts
 
 
-def _attention_norms(dims: Dims, layer: Layer, family: Family) -> int:
+def _attention_norms(dims: Dims, layer: DecoderLayer, family: ModelFamily) -> int:
     indexer = 2 * dims.index_head_dim if dims.index_heads else 0
     if dims.mla:
         return dims.q_lora_rank + dims.kv_lora_rank + indexer
     if dims.output_rank:  # of queries and of the latent; of what is compressed
         compressed = dims.head_dim if layer.compress_ratio else 0
-        indexed = indexer // 2 if layer.compress_ratio == OVERLAPPING else 0
+        indexed = indexer // 2 if layer.compress_ratio == OVERLAPPING_RATIO else 0
         return dims.q_lora_rank + dims.head_dim + compressed + indexed
     kind = family.query_key_norm or ("head" if dims.qk_norm else "")
     pairs = 0 if layer.shares_kv else layer.kv_heads
@@ -294,7 +306,7 @@ def _attention_norms(dims: Dims, layer: Layer, family: Family) -> int:
     return heads * (layer.head_dim or dims.head_dim)
 
 
-def _attention_biases(dims: Dims, cut: Cut, layer: Layer, family: Family) -> int:
+def _attention_biases(dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily) -> int:
     count = ceil_div(dims.num_heads, cut.attention) if family.sinks else 0
     if dims.attention_bias and not dims.mla:
         heads = ceil_div(dims.num_heads, cut.attention) + 2 * ceil_div(layer.kv_heads, cut.attention)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.memory.ledger.block_assignment import Network, Op
+from trtdx.memory.ledger.block_assignment import NetworkOp, SharingNetwork
 from trtdx.memory.ledger.decoder_layers import is_last_stage
-from trtdx.memory.ledger.weight_storage import ceil_div, padded, width_of
-from trtdx.memory.model.families import since
+from trtdx.memory.ledger.weight_storage import ceil_div, dtype_bytes, pad_to_multiple
+from trtdx.memory.model.families import is_since_release
 from trtdx.memory.nouns import MIB, Component, Figure
-from trtdx.words import many
+from trtdx.words import format_large_count
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims, Setup
 
-CUBLAS = 32 * MIB  # workspace of the GEMM and attention plugins
+CUBLAS_WORKSPACE = 32 * MIB  # workspace of the GEMM and attention plugins
 COMPILED_WORKSPACE = 8_192_000  # of matrix multiplications that TensorRT compiles itself
 INNER_HIDDEN = 3  # tensors of the hidden size inside a compiled region: a residual, a norm, an output
 FUSED_MLP_SINCE = "0.13.0"
@@ -28,12 +28,12 @@ PAGED_CONTEXT_SINCE = "0.17.0"  # prompts are read from the cache, queries are c
 PROCESSORS = {80: 108, 86: 84, 89: 142, 90: 132, 100: 148, 103: 148, 120: 170}
 SHARED_MEMORY = {80: 163, 90: 227, 100: 227, 103: 227}  # KiB of a block; others have 99
 SCORE_BYTES = 6  # of one past token, in the shared memory of the generation kernel
-USUAL_TOKENS = (512, 8192, 131_072)
-SMALL = 10_240  # shape tensors and alignment
+TYPICAL_TOKENS = (512, 8192, 131_072)
+SMALL_TENSORS_BYTES = 10_240  # shape tensors and alignment
 EIGHT_BITS = ("FP8", "W8A8", "MXFP8", "W4A8")
 
 
-class Widths(NamedTuple):
+class EngineWidths(NamedTuple):
     """The bytes that each kind of tensor has for one token on one rank; what depends on the model only."""
 
     hidden: int
@@ -50,7 +50,7 @@ class Widths(NamedTuple):
     weight_only: bool
 
 
-class Shape(NamedTuple):
+class StepShape(NamedTuple):
     """What a build's limits make of a build."""
 
     tokens: int
@@ -59,10 +59,10 @@ class Shape(NamedTuple):
     gemm: int  # that of a matrix multiplication
 
 
-class Build(NamedTuple):
+class EngineBuild(NamedTuple):
     """What is built: all that decides which steps there are."""
 
-    widths: Widths
+    widths: EngineWidths
     compiles: str  # "", or what TensorRT compiles itself: "regions" between attentions, or "all"
     last: bool  # with the output head
     spread: bool  # over ranks
@@ -73,65 +73,67 @@ class Build(NamedTuple):
 
 def engine_activation(setup: Setup, rank: int) -> Component:
     """Return the activation memory of an engine on a rank."""
-    build = _build(setup, rank)
-    shape = _shape(setup, build.widths)
+    build = _engine_build(setup, rank)
+    shape = _step_shape(setup, build.widths)
     parts: dict[str, int] = {}
     if build.compiles == "all":
-        parts = {"region": _compiled_whole(build, shape), "scores": shape.attention}
+        parts = {"region": _compiled_activation_bytes(build, shape), "scores": shape.attention}
     else:
-        parts["other"] = SMALL
-        for block in _network(build).blocks(shape):
+        parts["other"] = SMALL_TENSORS_BYTES
+        for block in _cached_network(build).blocks(shape):
             name = block.name.partition(".")[2] if block.name[0].isdigit() else block.name
             parts[name] = parts.get(name, 0) + block.size
     if setup.dims.encoder_layers:
         parts["encoder"] = sum(parts.values())  # an engine of its own, about as large
-    figure = Figure.within(sum(parts.values()), _doubt(setup, build.widths), extra=_extra(build))
-    words = f"{many(shape.tokens, 'token')}, {many(shape.rows, 'row')} of logits"
+    figure = Figure.with_tolerance(
+        sum(parts.values()), _engine_tolerance(setup, build.widths), extra=_absolute_tolerance(build)
+    )
+    words = f"{format_large_count(shape.tokens, 'token')}, {format_large_count(shape.rows, 'row')} of logits"
     return Component("activation", figure, words, parts)
 
 
-def _build(setup: Setup, rank: int) -> Build:
-    running, widths = setup.running, _widths(setup)
+def _engine_build(setup: Setup, rank: int) -> EngineBuild:
+    running, widths = setup.running, _setup_widths(setup)
     compiles = "" if running.gemm_plugin or widths.weight_only else "regions"
     if not running.attention_plugin:
         compiles = "all"
-    return Build(
+    return EngineBuild(
         widths=widths,
         compiles=compiles,
         last=is_last_stage(setup.layout, rank),
         spread=setup.layout.tp > 1,
-        fused=widths.gated and not widths.weight_only and since(running.version, FUSED_MLP_SINCE),
+        fused=widths.gated and not widths.weight_only and is_since_release(running.version, FUSED_MLP_SINCE),
         all_rows=running.gather_context_logits,
-        paged=since(running.version, PAGED_CONTEXT_SINCE),
+        paged=is_since_release(running.version, PAGED_CONTEXT_SINCE),
     )
 
 
-def _shape(setup: Setup, widths: Widths) -> Shape:
-    tokens = tokens_of(setup)
-    gemm = min(CUBLAS, widths.hidden * tokens) if widths.weight_only else CUBLAS
+def _step_shape(setup: Setup, widths: EngineWidths) -> StepShape:
+    tokens = largest_step_tokens(setup)
+    gemm = min(CUBLAS_WORKSPACE, widths.hidden * tokens) if widths.weight_only else CUBLAS_WORKSPACE
     if setup.running.attention_plugin:
-        attention = _attention_scratch(setup, widths, tokens)
+        attention = _attention_scratch_bytes(setup, widths, tokens)
     else:
-        attention = 0 if setup.running.context_fmha else _scores(setup, widths)
-    return Shape(tokens, rows_of(setup), attention, gemm)
+        attention = 0 if setup.running.context_fmha else _unfused_attention_bytes(setup, widths)
+    return StepShape(tokens, logits_rows(setup), attention, gemm)
 
 
 @lru_cache(maxsize=1024)
-def _network(build: Build) -> Network:
+def _cached_network(build: EngineBuild) -> SharingNetwork:
     """Return the network with the ways in which its tensors share memory at some usual shapes."""
     widths, usual = build.widths, []
-    for tokens in USUAL_TOKENS:
-        gemm = min(CUBLAS, widths.hidden * tokens) if widths.weight_only else CUBLAS
-        attention = CUBLAS + (8 + widths.queries * build.paged) * tokens
+    for tokens in TYPICAL_TOKENS:
+        gemm = min(CUBLAS_WORKSPACE, widths.hidden * tokens) if widths.weight_only else CUBLAS_WORKSPACE
+        attention = CUBLAS_WORKSPACE + (8 + widths.queries * build.paged) * tokens
         usual += [
-            Shape(tokens, rows, attention, gemm)
+            StepShape(tokens, rows, attention, gemm)
             for rows in ((tokens,) if build.all_rows else (1, tokens // 4))
         ]
-    steps = _in_regions if build.compiles else _with_plugins
-    return Network(lambda shape: steps(build, Shape(*shape)), usual)
+    steps = _region_ops if build.compiles else _plugin_ops
+    return SharingNetwork(lambda shape: steps(build, StepShape(*shape)), usual)
 
 
-def tokens_of(setup: Setup) -> int:
+def largest_step_tokens(setup: Setup) -> int:
     """Return the most tokens of one step: of the packed batch, or of the padded one."""
     limits = setup.limits
     sequences = limits.max_batch_size * limits.max_beam_width
@@ -140,11 +142,11 @@ def tokens_of(setup: Setup) -> int:
     return max(limits.max_batch_size * _input_length(setup), sequences, 1)
 
 
-def rows_of(setup: Setup) -> int:
+def logits_rows(setup: Setup) -> int:
     """Return for how many tokens of a step there are logits."""
     limits = setup.limits
     if setup.running.gather_context_logits:
-        return tokens_of(setup)
+        return largest_step_tokens(setup)
     return max(limits.max_batch_size * limits.max_beam_width * (1 + limits.max_draft_len), 1)
 
 
@@ -153,15 +155,15 @@ def _input_length(setup: Setup) -> int:
     return max(min(limits.max_input_len or limits.max_seq_len, limits.max_seq_len), 1)
 
 
-def _widths(setup: Setup) -> Widths:
-    return _model_widths(setup.dims, setup.layout.tp, setup.formats.dtype, setup.formats.weights)
+def _setup_widths(setup: Setup) -> EngineWidths:
+    return _engine_model_widths(setup.dims, setup.layout.tp, setup.formats.dtype, setup.formats.weights)
 
 
 @lru_cache(maxsize=1024)
-def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
-    width = width_of(dtype)
+def _engine_model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> EngineWidths:
+    width = dtype_bytes(dtype)
     heads = ceil_div(dims.num_heads, tp)
-    mixed, attended = mixed_and_attended(dims, tp)
+    mixed, attended = attention_widths(dims, tp)
     inner = ceil_div(dims.intermediate_size, tp)
     expert = 0
     if dims.num_experts:
@@ -169,8 +171,8 @@ def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
         expert = dims.experts_per_token * (2 * dims.hidden_size + (2 + dims.gated) * expert_inner) * width
         shared = dims.shared_intermediate_size or dims.shared_experts * dims.moe_intermediate_size
         inner = max(inner if dims.dense_layers or dims.moe_every > 1 else 0, ceil_div(shared, tp))
-    vocabulary = padded(dims.vocab_size, tp)
-    return Widths(
+    vocabulary = pad_to_multiple(dims.vocab_size, tp)
+    return EngineWidths(
         hidden=dims.hidden_size * width,
         mixed=mixed * width,
         attended=attended * width,
@@ -186,7 +188,7 @@ def _model_widths(dims: Dims, tp: int, dtype: str, weights: str) -> Widths:
     )
 
 
-def mixed_and_attended(dims: Dims, tp: int) -> tuple[int, int]:
+def attention_widths(dims: Dims, tp: int) -> tuple[int, int]:
     """Return how wide queries, keys and values are together on a rank, and what attention makes of them."""
     heads = ceil_div(dims.num_heads, tp)
     if dims.mla:
@@ -203,116 +205,130 @@ def quantised_activation_bytes(weights: str) -> float:
     return 1.0 if weights.startswith(EIGHT_BITS) else 0.0
 
 
-def _with_plugins(build: Build, shape: Shape) -> list[Op]:
+def _plugin_ops(build: EngineBuild, shape: StepShape) -> list[NetworkOp]:
     widths, tokens = build.widths, shape.tokens
     hidden = widths.hidden * tokens
-    ops = [Op("embedding", hidden)]
+    ops = [NetworkOp("embedding", hidden)]
     residual = "embedding"
     for layer in ("0", "1"):
         normed = f"{layer}.norm"
-        ops.append(Op(normed, hidden, (residual,)))
-        read = _quantise(ops, widths, normed, hidden)
-        ops.append(Op(f"{layer}.qkv", widths.mixed * tokens, (read,), shape.gemm))
-        ops.append(Op(f"{layer}.attention", widths.attended * tokens, (f"{layer}.qkv",), shape.attention))
-        read = _quantise(ops, widths, f"{layer}.attention", widths.attended * tokens)
-        residual = _added(ops, build, shape, f"{layer}.dense", (read,), residual)
-        residual = _mlp(ops, build, shape, layer, residual)
-    _head(ops, build, shape, residual, CUBLAS)
+        ops.append(NetworkOp(normed, hidden, (residual,)))
+        read = _add_quantised(ops, widths, normed, hidden)
+        ops.append(NetworkOp(f"{layer}.qkv", widths.mixed * tokens, (read,), shape.gemm))
+        ops.append(
+            NetworkOp(f"{layer}.attention", widths.attended * tokens, (f"{layer}.qkv",), shape.attention)
+        )
+        read = _add_quantised(ops, widths, f"{layer}.attention", widths.attended * tokens)
+        residual = _add_projection(ops, build, shape, f"{layer}.dense", (read,), residual)
+        residual = _add_mlp(ops, build, shape, layer, residual)
+    _add_head(ops, build, shape, residual, CUBLAS_WORKSPACE)
     return ops
 
 
-def _quantise(ops: list[Op], widths: Widths, name: str, size: int) -> str:
+def _add_quantised(ops: list[NetworkOp], widths: EngineWidths, name: str, size: int) -> str:
     """Add the quantised form of a tensor, if there is one; returns what the next step reads."""
     if not widths.quantised:
         return name
-    ops.append(Op(f"{name}_quantised", int(size * widths.quantised), (name,)))
+    ops.append(NetworkOp(f"{name}_quantised", int(size * widths.quantised), (name,)))
     return f"{name}_quantised"
 
 
-def _added(
-    ops: list[Op], build: Build, shape: Shape, name: str, reads: tuple[str, ...], residual: str
+def _add_projection(
+    ops: list[NetworkOp],
+    build: EngineBuild,
+    shape: StepShape,
+    name: str,
+    reads: tuple[str, ...],
+    residual: str,
 ) -> str:
     """Add a projection back to the hidden size, summed over ranks, and the residual; returns the sum's name."""
     size = build.widths.hidden * shape.tokens
-    ops.append(Op(name, size, reads, shape.gemm))
+    ops.append(NetworkOp(name, size, reads, shape.gemm))
     if build.spread:
-        ops.append(Op(f"{name}_reduced", size, (name,)))
+        ops.append(NetworkOp(f"{name}_reduced", size, (name,)))
         name = f"{name}_reduced"
-    ops.append(Op(f"{name}_sum", size, (residual, name)))
+    ops.append(NetworkOp(f"{name}_sum", size, (residual, name)))
     return f"{name}_sum"
 
 
-def _mlp(ops: list[Op], build: Build, shape: Shape, layer: str, residual: str) -> str:
+def _add_mlp(ops: list[NetworkOp], build: EngineBuild, shape: StepShape, layer: str, residual: str) -> str:
     widths, tokens = build.widths, shape.tokens
     hidden, inner = widths.hidden * tokens, widths.inner * tokens
     normed = f"{layer}.norm_mlp"
-    ops.append(Op(normed, hidden, (residual,)))
+    ops.append(NetworkOp(normed, hidden, (residual,)))
     reads: tuple[str, ...] = ()
     if widths.inner:
-        read = _quantise(ops, widths, normed, hidden)
-        factors = _projections(ops, build, shape, layer, read)
+        read = _add_quantised(ops, widths, normed, hidden)
+        factors = _add_mlp_projections(ops, build, shape, layer, read)
         # What multiplies the two also quantises the product.
         product = int(inner * widths.quantised) if widths.quantised else inner
-        ops.append(Op(f"{layer}.product", product, factors))
+        ops.append(NetworkOp(f"{layer}.product", product, factors))
         reads = (f"{layer}.product",)
     if widths.expert:
-        ops.append(Op(f"{layer}.experts", hidden, (normed,), widths.expert * tokens))
+        ops.append(NetworkOp(f"{layer}.experts", hidden, (normed,), widths.expert * tokens))
         reads += (f"{layer}.experts",)
-    return _added(ops, build, shape, f"{layer}.down", reads, residual)
+    return _add_projection(ops, build, shape, f"{layer}.down", reads, residual)
 
 
-def _projections(ops: list[Op], build: Build, shape: Shape, layer: str, read: str) -> tuple[str, ...]:
+def _add_mlp_projections(
+    ops: list[NetworkOp], build: EngineBuild, shape: StepShape, layer: str, read: str
+) -> tuple[str, ...]:
     inner = build.widths.inner * shape.tokens
     if build.fused:
-        ops.append(Op(f"{layer}.gate_up", 2 * inner, (read,), shape.gemm))
+        ops.append(NetworkOp(f"{layer}.gate_up", 2 * inner, (read,), shape.gemm))
         return (f"{layer}.gate_up",)
     names = (f"{layer}.gate", f"{layer}.up") if build.widths.gated else (f"{layer}.up",)
-    ops += [Op(name, inner, (read,), shape.gemm) for name in names]
+    ops += [NetworkOp(name, inner, (read,), shape.gemm) for name in names]
     return names
 
 
-def _head(ops: list[Op], build: Build, shape: Shape, residual: str, scratch: int) -> None:
+def _add_head(
+    ops: list[NetworkOp], build: EngineBuild, shape: StepShape, residual: str, scratch: int
+) -> None:
     """Add the last norm, the rows that logits are wanted of, and the logits, which are cast to an output."""
     if not build.last:
         return
     widths = build.widths
-    ops.append(Op("last_norm", widths.hidden * shape.tokens, (residual,)))
+    ops.append(NetworkOp("last_norm", widths.hidden * shape.tokens, (residual,)))
     read = "last_norm"
     if not build.all_rows:
-        ops.append(Op("last_rows", widths.hidden * shape.rows, (read,)))
+        ops.append(NetworkOp("last_rows", widths.hidden * shape.rows, (read,)))
         read = "last_rows"
     if widths.local_logits:
-        ops.append(Op("local_logits", widths.local_logits * shape.rows, (read,), scratch))
+        ops.append(NetworkOp("local_logits", widths.local_logits * shape.rows, (read,), scratch))
         read, scratch = "local_logits", 0
-    ops.append(Op("logits", widths.logits * shape.rows, (read,), scratch))
-    ops.append(Op("cast", 0, ("logits",)))
+    ops.append(NetworkOp("logits", widths.logits * shape.rows, (read,), scratch))
+    ops.append(NetworkOp("cast", 0, ("logits",)))
 
 
-def _in_regions(build: Build, shape: Shape) -> list[Op]:
+def _region_ops(build: EngineBuild, shape: StepShape) -> list[NetworkOp]:
     """Return the network where TensorRT compiles what is between attentions."""
     widths, tokens = build.widths, shape.tokens
     hidden = widths.hidden * tokens
     inside = (widths.inner * (2 + widths.gated) + INNER_HIDDEN * widths.hidden + widths.expert) * tokens
-    ops = [Op("embedding", hidden), Op("0.qkv", widths.mixed * tokens, ("embedding",), COMPILED_WORKSPACE)]
+    ops = [
+        NetworkOp("embedding", hidden),
+        NetworkOp("0.qkv", widths.mixed * tokens, ("embedding",), COMPILED_WORKSPACE),
+    ]
     residual = "embedding"
     for layer, following in (("0", "1"), ("1", "2")):
         attended = f"{layer}.attention"
-        ops.append(Op(attended, widths.attended * tokens, (f"{layer}.qkv",), shape.attention))
-        ops.append(Op(f"{layer}.sum", hidden, (residual, attended)))
+        ops.append(NetworkOp(attended, widths.attended * tokens, (f"{layer}.qkv",), shape.attention))
+        ops.append(NetworkOp(f"{layer}.sum", hidden, (residual, attended)))
         reads = (residual, attended, f"{layer}.sum")
-        ops.append(Op(f"{following}.qkv", widths.mixed * tokens, reads, inside))
+        ops.append(NetworkOp(f"{following}.qkv", widths.mixed * tokens, reads, inside))
         residual = f"{layer}.sum"
-    _head(ops, build, shape, residual, COMPILED_WORKSPACE)
+    _add_head(ops, build, shape, residual, COMPILED_WORKSPACE)
     return ops
 
 
-def _compiled_whole(build: Build, shape: Shape) -> int:
+def _compiled_activation_bytes(build: EngineBuild, shape: StepShape) -> int:
     """Return what is alive at the peak where TensorRT compiles attention too. Logits are an output."""
     head = build.widths.hidden * (shape.tokens + shape.rows) * build.last
-    return max(compiled_peak(build.widths, shape.tokens), head)
+    return max(compiled_peak_bytes(build.widths, shape.tokens), head)
 
 
-def compiled_peak(widths: Widths, tokens: int) -> int:
+def compiled_peak_bytes(widths: EngineWidths, tokens: int) -> int:
     """Return what TensorRT's compiler needs for the layers of a decoder, attention included.
 
     Found by compiling (benchmarks/memory_compile.py): the product of the MLP beside its two factors, or the two
@@ -334,7 +350,7 @@ def compiled_peak(widths: Widths, tokens: int) -> int:
     return max(small, large if share < 1 else 0)
 
 
-def _attention_scratch(setup: Setup, widths: Widths, tokens: int) -> int:
+def _attention_scratch_bytes(setup: Setup, widths: EngineWidths, tokens: int) -> int:
     limits, running = setup.limits, setup.running
     sequences = limits.max_batch_size * limits.max_beam_width
     sm = setup.sm
@@ -343,17 +359,21 @@ def _attention_scratch(setup: Setup, widths: Widths, tokens: int) -> int:
         ceil_div(limits.max_seq_len * SCORE_BYTES, SHARED_MEMORY.get(sm, 99 if sm else 227) * 1024),
     )
     generation = sequences * tiles * (widths.attended + 8 * widths.heads)
-    context = CUBLAS + 8 * tokens
+    context = CUBLAS_WORKSPACE + 8 * tokens
     if not running.context_fmha:
-        context += _scores(setup, widths)
-    elif since(running.version, PAGED_CONTEXT_SINCE):
+        context += _unfused_attention_bytes(setup, widths)
+    elif is_since_release(running.version, PAGED_CONTEXT_SINCE):
         context += widths.queries * tokens
     return max(context, generation)
 
 
-def _scores(setup: Setup, widths: Widths) -> int:
+def _unfused_attention_bytes(setup: Setup, widths: EngineWidths) -> int:
     """Return what attention without the fused kernel keeps: masks, copies, and all scores in two types."""
-    length = min(_input_length(setup), tokens_of(setup)) if setup.running.packed else _input_length(setup)
+    length = (
+        min(_input_length(setup), largest_step_tokens(setup))
+        if setup.running.packed
+        else _input_length(setup)
+    )
     sequences = setup.limits.max_batch_size
     padded_tokens = sequences * length
     masks = 2 * padded_tokens * length
@@ -361,12 +381,12 @@ def _scores(setup: Setup, widths: Widths) -> int:
     return masks + copies + (2 + 4) * widths.heads * sequences * length * length
 
 
-def _extra(build: Build) -> int:
+def _absolute_tolerance(build: EngineBuild) -> int:
     """Return by how many bytes the figure may be off whatever its size: what kernels with small weights ask for varies."""
     return (16 if build.widths.weight_only else 1) * MIB
 
 
-def _doubt(setup: Setup, widths: Widths) -> float:
+def _engine_tolerance(setup: Setup, widths: EngineWidths) -> float:
     """Return by what share the figure may be off: little where build logs confirm it."""
     doubt = 0.06
     if widths.quantised:

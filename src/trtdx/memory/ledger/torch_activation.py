@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from trtdx.memory.ledger.decoder_layers import is_last_stage
-from trtdx.memory.ledger.engine_activation import mixed_and_attended, quantised_activation_bytes
-from trtdx.memory.ledger.weight_storage import ceil_div, width_of
-from trtdx.memory.ledger.weights import resolved_backend
+from trtdx.memory.ledger.engine_activation import attention_widths, quantised_activation_bytes
+from trtdx.memory.ledger.weight_storage import ceil_div, dtype_bytes
+from trtdx.memory.ledger.weights import resolve_moe_backend
 from trtdx.memory.nouns import MIB, Component, Figure
-from trtdx.words import thousands
+from trtdx.words import group_digits
 
 if TYPE_CHECKING:
-    from trtdx.memory.nouns import Dims, Layout, Setup
+    from trtdx.memory.nouns import Dims, ParallelLayout, Setup
 
 MOST_TILE = 256  # rows that the TRTLLM backend's kernels take at a time for one expert
 LEAST_TILE = 8
@@ -48,7 +48,7 @@ class TorchWidths(NamedTuple):
 
 def torch_activation(setup: Setup, rank: int) -> Component:
     """Return what torch allocates during the largest step."""
-    widths = _widths(setup)
+    widths = _torch_widths(setup)
     tokens = max(setup.limits.max_num_tokens, 1)
     last = is_last_stage(setup.layout, rank)
     phases = {
@@ -59,30 +59,30 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     if widths.expert_factors:
         graphs = setup.running.piecewise_graphs
         hidden = (HIDDEN_WITH_GRAPHS if graphs else HIDDEN_WITH_EXPERTS) * widths.hidden
-        phases["experts"] = _experts(setup, widths, tokens) + tokens * (
+        phases["experts"] = _expert_activation_bytes(setup, widths, tokens) + tokens * (
             hidden + widths.quantised + widths.shared
         )
     if last:
         rows = min(ceil_div(tokens, PROFILED_LENGTH), setup.limits.max_batch_size)
         phases["logits"] = tokens * 2 * widths.hidden + rows * widths.logits
     phase = max(phases, key=phases.__getitem__)
-    figure = Figure.within(phases[phase], _doubt(setup, phase), extra=64 * MIB)
+    figure = Figure.with_tolerance(phases[phase], _torch_tolerance(setup, phase), extra=64 * MIB)
     if setup.running.piecewise_graphs:
         # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
         figure = replace(figure, low=min(figure.low, phases["attention"] // 2))
     return Component(
-        "activation", figure, f"{thousands(tokens)} tokens, most in {phase}", {phase: figure.value}
+        "activation", figure, f"{group_digits(tokens)} tokens, most in {phase}", {phase: figure.value}
     )
 
 
-def _widths(setup: Setup) -> TorchWidths:
+def _torch_widths(setup: Setup) -> TorchWidths:
     formats = setup.formats
-    return _model_widths(setup.dims, setup.layout, formats.dtype, formats.weights, formats.kv)
+    return _torch_model_widths(setup.dims, setup.layout, formats.dtype, formats.weights, formats.kv)
 
 
 @lru_cache(maxsize=1024)
-def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str) -> TorchWidths:
-    width = width_of(dtype)
+def _torch_model_widths(dims: Dims, layout: ParallelLayout, dtype: str, weights: str, kv: str) -> TorchWidths:
+    width = dtype_bytes(dtype)
     small = quantised_activation_bytes(weights)
     cut = 1 if layout.attention_dp else layout.tp
     inner = ceil_div(dims.intermediate_size, cut)
@@ -93,7 +93,7 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
     return TorchWidths(
         hidden=dims.hidden_size * width,
         quantised=int(dims.hidden_size * small),
-        attention=_attention_bytes(dims, cut, width, small, kv),
+        attention=_attention_token_bytes(dims, cut, width, small, kv),
         inner=int(inner * (factors * width + (small or width))) if dense else 0,
         shared=int(shared * (factors * width + (small or width))),
         expert_input=int(dims.hidden_size * (small or width)),
@@ -103,12 +103,12 @@ def _model_widths(dims: Dims, layout: Layout, dtype: str, weights: str, kv: str)
     )
 
 
-def _expert_cut(layout: Layout) -> int:
+def _expert_cut(layout: ParallelLayout) -> int:
     return layout.moe_tp or max(layout.tp // max(layout.ep, 1), 1)
 
 
-def _attention_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) -> int:
-    mixed, attended = mixed_and_attended(dims, cut)
+def _attention_token_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) -> int:
+    mixed, attended = attention_widths(dims, cut)
     if not dims.mla:
         copies = mixed if kv == "fp8" else attended
         return int(mixed * width + copies * (1 if kv == "fp8" else width) + attended * (width + small))
@@ -118,7 +118,7 @@ def _attention_bytes(dims: Dims, cut: int, width: int, small: float, kv: str) ->
     return int((mixed + unpacked) * width + attended * (width + small))
 
 
-def _experts(setup: Setup, widths: TorchWidths, tokens: int) -> int:
+def _expert_activation_bytes(setup: Setup, widths: TorchWidths, tokens: int) -> int:
     """Return what the experts' kernels need. Every row may come to this rank, wherever its expert is."""
     dims, layout = setup.dims, setup.layout
     gathered = 0
@@ -130,15 +130,15 @@ def _experts(setup: Setup, widths: TorchWidths, tokens: int) -> int:
         gathered = tokens * (widths.expert_input + widths.hidden)
         tokens = min(tokens, setup.running.moe_max_tokens or tokens)
     rows = tokens * max(dims.experts_per_token, 1)
-    return gathered + _expert_rows(setup, widths, rows)
+    return gathered + _expert_row_bytes(setup, widths, rows)
 
 
-def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
+def _expert_row_bytes(setup: Setup, widths: TorchWidths, rows: int) -> int:
     """Return what the experts' kernels need for so many rows."""
-    dims, backend, hidden = setup.dims, resolved_backend(setup), widths.hidden
+    dims, backend, hidden = setup.dims, resolve_moe_backend(setup), widths.hidden
     if backend == "TRTLLM":
-        rows += dims.num_experts * (_tile(rows, dims.num_experts) - 1)
-        factor_bytes = _kept_factors(setup, widths)
+        rows += dims.num_experts * (_expert_tile_rows(rows, dims.num_experts) - 1)
+        factor_bytes = _kept_factor_bytes(setup, widths)
         return rows * (factor_bytes + widths.expert_product + hidden)
     if backend == "DEEPGEMM":  # its buffers are kept from the first step on, and are counted with the weights
         return rows * hidden // 2
@@ -147,21 +147,21 @@ def _expert_rows(setup: Setup, widths: TorchWidths, rows: int) -> int:
     return rows * (into + out)
 
 
-def _kept_factors(setup: Setup, widths: TorchWidths) -> int:
+def _kept_factor_bytes(setup: Setup, widths: TorchWidths) -> int:
     """Return the product's factors of one row, in the type the kernels keep them in; FP4 never writes them."""
     weights = setup.formats.weights
     if weights == "FP8_BLOCK_SCALES":
-        return widths.expert_factors // width_of(setup.formats.dtype)
+        return widths.expert_factors // dtype_bytes(setup.formats.dtype)
     return 0 if quantised_activation_bytes(weights) else widths.expert_factors
 
 
-def _tile(rows: int, experts: int) -> int:
+def _expert_tile_rows(rows: int, experts: int) -> int:
     mean = max(rows // max(experts, 1), 1)
     return min(max(1 << (mean - 1).bit_length(), LEAST_TILE), MOST_TILE)
 
 
-def _doubt(setup: Setup, phase: str) -> float:
+def _torch_tolerance(setup: Setup, phase: str) -> float:
     if phase == "experts":
-        doubt = {"TRTLLM": 0.15, "CUTLASS": 0.25}.get(resolved_backend(setup), 0.4)
+        doubt = {"TRTLLM": 0.15, "CUTLASS": 0.25}.get(resolve_moe_backend(setup), 0.4)
         return max(doubt, 0.4) if setup.layout.attention_dp else doubt
     return 0.35 if setup.dims.mla or setup.dims.state_layers or setup.dims.encoder_params else 0.3

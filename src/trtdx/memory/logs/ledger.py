@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from trtdx.memory.nouns import COMPONENT_ORDER, GIB, ZERO, Component, Figure, RankLedger, summed
+from trtdx.memory.nouns import COMPONENT_ORDER, GIB, ZERO_FIGURE, Component, Figure, RankLedger, sum_figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trtdx.memory.logs.lines import Said
     from trtdx.memory.logs.read import LogMemory
-    from trtdx.memory.nouns import Ledger
+    from trtdx.memory.logs.statements import LogStatement
+    from trtdx.memory.nouns import MemoryLedger
 
-_SAME = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
+_SAME_BYTES = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
 PROFILING_POOL = (
     5 * GIB
 )  # a lone pool smaller than this, in a log that ends in a failure, was the temporary one
 
 # The stages of the PyTorch executor, by the names of all releases, and the component they make.
-STAGES = {
+EXECUTOR_STAGES = {
     "model": "weights", "draft model for speculative decoding": "draft_weights", "draft_model": "draft_weights",
     "sampler": "decoder_buffers", "drafter": "runtime_buffers", "guided decoder": "runtime_buffers",
     "guided_decoder": "runtime_buffers", "spec_resource_manager": "runtime_buffers",
@@ -32,22 +32,22 @@ STAGES = {
 }  # fmt: skip
 
 
-def measured(said: Said, name: str = "size") -> Figure:
+def measured_figure(statement: LogStatement, name: str = "size") -> Figure:
     """Return a printed number as a figure: its band is half of its last digit."""
-    value = said.values[name]
-    low, high = max(0, round(value.value - value.off)), round(value.value + value.off)
-    return Figure(max(0, round(value.value)), low, high, source_of(said))
+    value = statement.values[name]
+    low, high = max(0, round(value.value - value.tolerance)), round(value.value + value.tolerance)
+    return Figure(max(0, round(value.value)), low, high, statement_source(statement))
 
 
-def measured_if_stated(statement: Said, name: str) -> Figure | None:
-    return measured(statement, name) if name in statement.values else None
+def measured_if_stated(statement: LogStatement, name: str) -> Figure | None:
+    return measured_figure(statement, name) if name in statement.values else None
 
 
-def source_of(said: Said) -> str:
-    return f"measured: {said.source} line {said.line}"
+def statement_source(statement: LogStatement) -> str:
+    return f"measured: {statement.source} line {statement.line}"
 
 
-class Pool(msgspec.Struct, frozen=True):
+class MeasuredPool(msgspec.Struct, frozen=True):
     """The KV cache that was kept, and the temporary one before it."""
 
     bytes: Figure | None = None
@@ -56,148 +56,153 @@ class Pool(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-def ledgers_of(log: LogMemory) -> tuple[RankLedger, ...]:
+def ledgers_from_log(log: LogMemory) -> tuple[RankLedger, ...]:
     """Return a ledger for each rank that spoke; the lines without a rank count for all of them."""
-    return tuple(ledger_of(log, rank) for rank in log.ranks)
+    return tuple(ledger_from_log(log, rank) for rank in log.ranks)
 
 
-def ledger_of(log: LogMemory, rank: int) -> RankLedger:
+def ledger_from_log(log: LogMemory, rank: int) -> RankLedger:
     """Return what the log states of one rank, as a ledger."""
-    pool = pool_of(log, rank)
+    pool = pool_from_log(log, rank)
     parts = dict(_engine_parts(log, rank) if log.backend != "pytorch" else _torch_parts(log, rank, pool))
     for name, component in _stage_parts(log, rank):
         parts.setdefault(name, component)
     lora = log.last("lora", rank=rank)
     if lora:
-        parts["lora"] = Component("lora", measured(lora))
+        parts["lora"] = Component("lora", measured_figure(lora))
     if pool.bytes is not None:
         parts["kv_pool"] = Component("kv_pool", pool.bytes)
     components = tuple(sorted(parts.values(), key=lambda component: COMPONENT_ORDER[component.name]))
-    capacity = capacity_of(log, rank)
+    capacity = device_capacity(log, rank)
     return RankLedger(
         rank=rank,
         components=components,
-        kv_bytes_per_token=per_token_of(log, rank, pool) or ZERO,
-        kv_tokens=pool.tokens or ZERO,
-        total_bytes=summed(component.bytes for component in components),
+        kv_bytes_per_token=token_bytes_from_log(log, rank, pool) or ZERO_FIGURE,
+        kv_tokens=pool.tokens or ZERO_FIGURE,
+        total_bytes=sum_figures(component.bytes for component in components),
         capacity=capacity.value if capacity else 0,
     )
 
 
-def capacity_of(log: LogMemory, rank: int) -> Figure | None:
+def device_capacity(log: LogMemory, rank: int) -> Figure | None:
     """Return the memory of the device, from whichever line states it most exactly."""
     stated = [
-        measured(statement, "total")
+        measured_figure(statement, "total")
         for key in ("torch.peak", "kv.available", "torch.profile", "executor.total", "torch.oom", "smi.gpu")
-        for statement in log.all(key, rank=rank)
+        for statement in log.select(key, rank=rank)
         if "total" in statement.values
     ]
     share = log.last("torch.fraction", rank=rank)
     if not stated and share and share.values["fraction"].value > 0:
         total = share.values["size"].value / share.values["fraction"].value
-        return Figure.within(total, 0.0001, source_of(share))
+        return Figure.with_tolerance(total, 0.0001, statement_source(share))
     return stated[0] if stated else None
 
 
-def pool_of(log: LogMemory, rank: int) -> Pool:
+def pool_from_log(log: LogMemory, rank: int) -> MeasuredPool:
     """Return the KV cache that was kept. The first pool of the PyTorch backend is a temporary one."""
-    pools = log.all("kv.pool", rank=rank)
-    temporary = _temporary(log, rank, pools)
-    lasting = [pool for pool in pools if temporary is None or not _is(pool, temporary)]
+    pools = log.select("kv.pool", rank=rank)
+    temporary = _temporary_pool(log, rank, pools)
+    lasting = [pool for pool in pools if temporary is None or not _is_same_pool(pool, temporary)]
     peak = log.last("torch.peak", rank=rank)
     after = [pool for pool in lasting if peak is None or pool.line >= peak.line] or lasting
     temporary_figure = (
-        measured(temporary, "size" if temporary.key == "kv.pool" else "temporary") if temporary else None
+        measured_figure(temporary, "size" if temporary.key == "kv.pool" else "temporary")
+        if temporary
+        else None
     )
     if after:
         last = after[-1]
-        size = _whole_size(log, rank, last)
-        tokens = _exactly(last, "tokens") if "tokens" in last.values else _tokens_of(log, rank)
-        return Pool(size, tokens, temporary_figure, last.line)
+        size = _pool_size(log, rank, last)
+        tokens = _exact_figure(last, "tokens") if "tokens" in last.values else _pool_tokens(log, rank)
+        return MeasuredPool(size, tokens, temporary_figure, last.line)
     return _planned_pool(log, rank, temporary_figure)
 
 
-def _planned_pool(log: LogMemory, rank: int, temporary: Figure | None) -> Pool:
+def _planned_pool(log: LogMemory, rank: int, temporary: Figure | None) -> MeasuredPool:
     """Return the pool that was computed, where the line that says it was made is not there."""
     size, tokens = log.settings.get("kv_pool_bytes"), log.settings.get("kv_pool_tokens")
     count = Figure.exact(int(tokens.value), f"measured: {tokens.where}") if tokens else None
     if size:
-        return Pool(Figure.exact(int(size.value), f"measured: {size.where}"), count, temporary)
+        return MeasuredPool(Figure.exact(int(size.value), f"measured: {size.where}"), count, temporary)
     estimate = log.last("torch.estimated", rank=rank)
     if estimate:
-        return Pool(measured(estimate), count, temporary, estimate.line)
+        return MeasuredPool(measured_figure(estimate), count, temporary, estimate.line)
     peak = log.last("torch.peak", rank=rank)
     if peak and "budget" in peak.values:
-        return Pool(measured(peak, "budget"), count, temporary, peak.line)
-    return Pool(None, count or _tokens_of(log, rank), temporary)
+        return MeasuredPool(measured_figure(peak, "budget"), count, temporary, peak.line)
+    return MeasuredPool(None, count or _pool_tokens(log, rank), temporary)
 
 
-def _temporary(log: LogMemory, rank: int, pools: Sequence[Said]) -> Said | None:
-    peaks = [peak for peak in log.all("torch.peak", rank=rank) if peak.get("temporary")]
+def _temporary_pool(log: LogMemory, rank: int, pools: Sequence[LogStatement]) -> LogStatement | None:
+    peaks = [peak for peak in log.select("torch.peak", rank=rank) if peak.value_of("temporary")]
     if peaks:
         return peaks[-1]
     if log.backend != "pytorch" or not pools:
         return None
-    if len({pool.get("tokens") for pool in pools}) > 1:
+    if len({pool.value_of("tokens") for pool in pools}) > 1:
         return pools[0]
-    failed = log.all("torch.oom", "executor.failed", rank=rank)
-    sized = log.all("torch.estimated", "torch.peak", "torch.fraction", rank=rank)
+    failed = log.select("torch.oom", "executor.failed", rank=rank)
+    sized = log.select("torch.estimated", "torch.peak", "torch.fraction", rank=rank)
     alone = failed and not sized and failed[-1].line > pools[0].line and pools[0].bytes() < PROFILING_POOL
     return pools[0] if alone else None
 
 
-def _is(pool: Said, temporary: Said) -> bool:
+def _is_same_pool(pool: LogStatement, temporary: LogStatement) -> bool:
     if temporary.key == "kv.pool":
-        return pool.get("tokens") == temporary.get("tokens")
-    return abs(pool.bytes() - temporary.bytes("temporary")) < _SAME and pool.line < temporary.line + 60
+        return pool.value_of("tokens") == temporary.value_of("tokens")
+    return abs(pool.bytes() - temporary.bytes("temporary")) < _SAME_BYTES and pool.line < temporary.line + 60
 
 
-def shortened(log: LogMemory) -> Said | None:
+def find_shortened_sequences(log: LogMemory) -> LogStatement | None:
     """Return the line that says sequences were made shorter, for the cache that was kept.
 
     The temporary cache of the PyTorch backend is small, so the same warning comes for it in healthy logs too.
     """
-    shortenings = [statement for statement in log.all("kv.shortened") if "new" in statement.values]
+    shortenings = [statement for statement in log.select("kv.shortened") if "new" in statement.values]
     for statement in reversed(shortenings):
         rank = log.rank_of(statement)
-        temporary = _temporary(log, rank, log.all("kv.pool", rank=rank))
+        temporary = _temporary_pool(log, rank, log.select("kv.pool", rank=rank))
         if temporary is None or statement.line > temporary.line:
             return statement
     return None
 
 
-def _whole_size(log: LogMemory, rank: int, pool: Said) -> Figure | None:
+def _pool_size(log: LogMemory, rank: int, pool: LogStatement) -> Figure | None:
     """Return the pool's size; AutoDeploy prints 0.00 GiB for a real one."""
     if pool.bytes():
-        return measured(pool)
+        return measured_figure(pool)
     peak = log.last("torch.peak", rank=rank)
-    per_token = peak.get("per_token") if peak else None
+    per_token = peak.value_of("per_token") if peak else None
     if per_token and "tokens" in pool.values:
-        return Figure.exact(per_token * pool.values["tokens"].value, source_of(pool))
+        return Figure.exact(per_token * pool.values["tokens"].value, statement_source(pool))
     return None
 
 
-def _exactly(said: Said, name: str) -> Figure:
-    return Figure.exact(said.values[name].value, source_of(said))
+def _exact_figure(statement: LogStatement, name: str) -> Figure:
+    return Figure.exact(statement.values[name].value, statement_source(statement))
 
 
-def _tokens_of(log: LogMemory, rank: int) -> Figure | None:
+def _pool_tokens(log: LogMemory, rank: int) -> Figure | None:
     statement = log.last("kv.tokens", rank=rank)
     if statement:
-        return _exactly(statement, "tokens")
+        return _exact_figure(statement, "tokens")
     blocks, per_block = log.last("kv.blocks", rank=rank), log.last("kv.per_block", rank=rank)
     if blocks and per_block:
-        return Figure.exact(blocks.values["count"].value * per_block.values["count"].value, source_of(blocks))
+        return Figure.exact(
+            blocks.values["count"].value * per_block.values["count"].value, statement_source(blocks)
+        )
     return None
 
 
-def per_token_of(log: LogMemory, rank: int, pool: Pool) -> Figure | None:
+def token_bytes_from_log(log: LogMemory, rank: int, pool: MeasuredPool) -> Figure | None:
     """Return the bytes of one token: as printed, else the pool divided by its tokens."""
     peak = next(
-        (statement for statement in log.all("torch.peak", rank=rank) if "per_token" in statement.values), None
+        (statement for statement in log.select("torch.peak", rank=rank) if "per_token" in statement.values),
+        None,
     )
     if peak:
-        return _exactly(peak, "per_token")
+        return _exact_figure(peak, "per_token")
     if pool.bytes is None or pool.tokens is None or not pool.tokens.value:
         return None
     tokens = pool.tokens.value
@@ -218,9 +223,9 @@ def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
         statement = next((latest for key in keys if (latest := log.last(key, rank=rank))), None)
         if statement:
             stated.add(name)
-            yield name, Component(name, measured(statement))
+            yield name, Component(name, measured_figure(statement))
     if "activation" not in stated:
-        risen = _risen(log, rank)
+        risen = _context_rise(log, rank)
         if risen:
             yield "activation", risen
     rest = _rest_before_pool(log, rank, weights)
@@ -228,15 +233,15 @@ def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
         yield "cuda_context", rest
 
 
-def _risen(log: LogMemory, rank: int) -> Component | None:
+def _context_rise(log: LogMemory, rank: int) -> Component | None:
     """Return by how much the GPU filled up while an old runtime made its context, which prints no size of it."""
     changes = [
-        change for change in log.all("trt.change", rank=rank) if change.words["what"].startswith("Init cu")
+        change for change in log.select("trt.change", rank=rank) if change.words["what"].startswith("Init cu")
     ]
     if len(changes) < 2 or log.last("engine.size", rank=rank) is None:
         return None
     size = changes[-1].bytes("now") - changes[0].bytes("now")
-    figure = Figure.within(size, 0.1, source_of(changes[-1]))
+    figure = Figure.with_tolerance(size, 0.1, statement_source(changes[-1]))
     why = "the rise of the GPU's memory between loading and running: activations, contexts, driver"
     return Component("activation", figure, why) if size > 0.05 * GIB else None
 
@@ -245,18 +250,18 @@ def _engine_weights(log: LogMemory, rank: int) -> Component | None:
     """Return the weights: what TensorRT manages after loading, else the builder's sum, else the engine's file."""
     loaded = [
         change
-        for change in log.all("trt.change", rank=rank)
+        for change in log.select("trt.change", rank=rank)
         if "engine deserialization" in change.words["what"]
         or "IExecutionContext creation" in change.words["what"]
     ]
     for change in reversed(loaded):
         if change.bytes("now"):
-            return Component("weights", measured(change, "now"))
+            return Component("weights", measured_figure(change, "now"))
     built, size = log.last("build.weights", rank=rank), log.last("engine.size", rank=rank)
     if built:
-        return Component("weights", measured(built))
+        return Component("weights", measured_figure(built))
     if size:
-        figure = measured(size)
+        figure = measured_figure(size)
         low = round(figure.value * 0.99)  # a plan also holds its kernels
         return Component(
             "weights", Figure(figure.value, low, figure.high, figure.source), "the engine's file"
@@ -275,12 +280,14 @@ def _rest_before_pool(log: LogMemory, rank: int, weights: Component | None) -> C
         for key in ("context", "runtime", "decoder")
         if (statement := log.last(key, rank=rank))
     )
-    figure = Figure.within(max(0, used - named_bytes), 0, source_of(available), extra=0.01 * GIB)
+    figure = Figure.with_tolerance(
+        max(0, used - named_bytes), 0, statement_source(available), extra=0.01 * GIB
+    )
     why = "in use before the KV cache and not named: CUDA context, libraries, NCCL, other processes"
     return Component("cuda_context", figure, why)
 
 
-def _torch_parts(log: LogMemory, rank: int, pool: Pool) -> Iterator[tuple[str, Component]]:
+def _torch_parts(log: LogMemory, rank: int, pool: MeasuredPool) -> Iterator[tuple[str, Component]]:
     printed, inside = log.last("torch.weights", rank=rank), log.last("torch.inside", rank=rank)
     outside = log.last("torch.outside_peak", rank=rank) or log.last("torch.outside", rank=rank)
     dynamic = log.last("torch.dynamic", rank=rank)
@@ -289,67 +296,69 @@ def _torch_parts(log: LogMemory, rank: int, pool: Pool) -> Iterator[tuple[str, C
     more = inside.bytes() - printed.bytes() if inside and printed else 0
     kept_outside = not (inside and printed and more >= temporary * 0.9)
     if weights:
-        yield "weights", Component("weights", measured(weights))
+        yield "weights", Component("weights", measured_figure(weights))
     if inside and printed and more - (0 if kept_outside else temporary) > 0.01 * GIB:
         size = more - (0 if kept_outside else temporary)
-        figure = Figure.within(size, 0, source_of(inside), extra=0.01 * GIB)
+        figure = Figure.with_tolerance(size, 0, statement_source(inside), extra=0.01 * GIB)
         yield "runtime_buffers", Component("runtime_buffers", figure, "in torch beside the weights")
-    activation = _activation(log, rank, dynamic, inside)
+    activation = _torch_activation(log, rank, dynamic, inside)
     if activation:
         yield "activation", activation
     if outside:
         # The temporary cache of the C++ manager is not torch's, so it is in what torch does not know.
         size = outside.bytes() - (temporary if kept_outside else 0)
-        figure = Figure.within(max(0, size), 0, source_of(outside), extra=0.01 * GIB)
+        figure = Figure.with_tolerance(max(0, size), 0, statement_source(outside), extra=0.01 * GIB)
         why = "outside torch: CUDA context, NCCL, CUDA graphs"
         yield "cuda_context", Component("cuda_context", figure, why)
 
 
 def _implied_temporary(log: LogMemory, rank: int) -> int:
     """Return the temporary cache that the budget implies: (total - peak + temporary) x fraction, where it is not told."""
-    peak, total = log.last("torch.peak", rank=rank), capacity_of(log, rank)
-    if peak is None or total is None or not peak.get("fraction") or log.last("torch.limit", rank=rank):
+    peak, total = log.last("torch.peak", rank=rank), device_capacity(log, rank)
+    if peak is None or total is None or not peak.value_of("fraction") or log.last("torch.limit", rank=rank):
         return 0
     implied = peak.bytes("budget") / peak.values["fraction"].value - (total.value - peak.bytes())
     return round(implied) if 0.03 * GIB < implied < PROFILING_POOL else 0
 
 
-def _activation(log: LogMemory, rank: int, dynamic: Said | None, inside: Said | None) -> Component | None:
+def _torch_activation(
+    log: LogMemory, rank: int, dynamic: LogStatement | None, inside: LogStatement | None
+) -> Component | None:
     if dynamic:
-        return Component("activation", measured(dynamic))
+        return Component("activation", measured_figure(dynamic))
     peak, outside = log.last("torch.peak", rank=rank), log.last("torch.outside", rank=rank)
     if peak and inside and outside:
         size = peak.bytes() - inside.bytes() - outside.bytes()
-        figure = Figure.within(max(0, size), 0, source_of(peak), extra=0.1 * GIB)
+        figure = Figure.with_tolerance(max(0, size), 0, statement_source(peak), extra=0.1 * GIB)
         return Component("activation", figure, "peak less what was there before, in torch and outside")
     return None
 
 
 def _stage_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
     """Yield what the table of an executor's failure tells: free memory before and after each component."""
-    rows = log.all("executor.stage", rank=rank)
+    rows = log.select("executor.stage", rank=rank)
     total = log.last("executor.total", rank=rank)
     if rows and total:
         before = total.values["total"].value - rows[0].values["before"].value
-        figure = Figure.within(max(0, before), 0, source_of(rows[0]), extra=0.01 * GIB)
+        figure = Figure.with_tolerance(max(0, before), 0, statement_source(rows[0]), extra=0.01 * GIB)
         yield "cuda_context", Component("cuda_context", figure, "in use before the first component was made")
-    sums: dict[str, tuple[float, Said]] = {}
+    sums: dict[str, tuple[float, LogStatement]] = {}
     for row in rows:
-        name = STAGES.get(row.words["stage"].lower())
+        name = EXECUTOR_STAGES.get(row.words["stage"].lower())
         used_bytes = row.values["before"].value - row.values["after"].value
         if name and used_bytes > 0.01 * GIB:
             sums[name] = (sums.get(name, (0.0, row))[0] + used_bytes, row)
     for name, (size, row) in sums.items():
-        figure = Figure.within(size, 0, source_of(row), extra=0.01 * GIB)
+        figure = Figure.with_tolerance(size, 0, statement_source(row), extra=0.01 * GIB)
         yield name, Component(name, figure, f"free memory before and after: {row.words['stage']}")
 
 
-def completed(ranks: Sequence[RankLedger], plan: Ledger) -> tuple[RankLedger, ...]:
+def complete_ledgers(ranks: Sequence[RankLedger], plan: MemoryLedger) -> tuple[RankLedger, ...]:
     """Return the ledgers with what the log does not tell taken from the plan of the same set-up."""
-    return tuple(_completed(ledger, plan) for ledger in ranks)
+    return tuple(_complete_ledger(ledger, plan) for ledger in ranks)
 
 
-def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
+def _complete_ledger(ledger: RankLedger, plan: MemoryLedger) -> RankLedger:
     planned = plan.rank_like(ledger.rank)
     known_names = {component.name for component in ledger.components}
     if (
@@ -370,6 +379,6 @@ def _completed(ledger: RankLedger, plan: Ledger) -> RankLedger:
         kv_bytes_per_token=ledger.kv_bytes_per_token
         if ledger.kv_bytes_per_token.value
         else planned.kv_bytes_per_token,
-        total_bytes=summed(component.bytes for component in components),
+        total_bytes=sum_figures(component.bytes for component in components),
         capacity=ledger.capacity or planned.capacity,
     )

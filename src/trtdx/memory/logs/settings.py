@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 # What a log calls a setting, and what the command line of TensorRT-LLM calls it.
-NAMES = {
+SETTING_NAMES = {
     "max_batch_size": "max_batch_size", "maxBatchSize": "max_batch_size", "max_num_requests": "max_batch_size",
     "max_num_tokens": "max_num_tokens", "maxNumTokens": "max_num_tokens",
     "max_seq_len": "max_seq_len", "maxSequenceLen": "max_seq_len",
@@ -32,7 +32,7 @@ NAMES = {
     "backend": "backend", "kv_cache_dtype": "kv_cache_dtype",
     "gemm_plugin": "gemm_plugin", "context_fmha": "context_fmha", "remove_input_padding": "remove_input_padding",
 }  # fmt: skip
-NUMBERS = frozenset(
+NUMBER_SETTINGS = frozenset(
     ("max_batch_size", "max_num_tokens", "max_seq_len", "max_input_len", "max_beam_width", "max_draft_len")
 ) | {"tokens_per_block", "tp_size", "pp_size", "ep_size", "max_tokens", "cuda_graph_max_batch_size"}
 _FROM_RUNTIME, _FROM_DUMP, _FROM_FLAG = 3, 2, 1
@@ -54,7 +54,7 @@ _PATTERNS = (
 _NESTED = re.compile(r"(\w*Config)\(([^()]*)\)")
 
 
-class Setting(msgspec.Struct, frozen=True):
+class LogSetting(msgspec.Struct, frozen=True):
     """A setting as a log gives it, under TensorRT-LLM's name for it on the command line."""
 
     name: str
@@ -63,28 +63,28 @@ class Setting(msgspec.Struct, frozen=True):
     where: str = ""
 
 
-def settings_in(message: str, where: str) -> Iterator[Setting]:
+def parse_log_settings(message: str, where: str) -> Iterator[LogSetting]:
     """Yield the settings one line states."""
-    message, nested = _without_nested(message, where)
+    message, nested = _split_nested_configs(message, where)
     yield from nested
-    for trust, pattern in _compiled():
+    for trust, pattern in _compiled_patterns():
         for match in pattern.finditer(message):
-            yield from _settings(match, trust, where)
+            yield from _settings_from_match(match, trust, where)
 
 
-def _without_nested(message: str, where: str) -> tuple[str, list[Setting]]:
+def _split_nested_configs(message: str, where: str) -> tuple[str, list[LogSetting]]:
     """Return the line without parts that use the same names for other things, and what those parts say."""
-    settings: list[Setting] = []
+    settings: list[LogSetting] = []
 
     def take_section(match: re.Match[str]) -> str:
         kind, body = match[1], match[2]
         if kind == "CudaGraphConfig":
             size = re.search(r"max_batch_size=(\d+)", body)
             settings.extend(
-                [Setting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else []
+                [LogSetting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else []
             )
         elif kind == "KvCacheConfig":
-            settings.extend(_kv_config(body, where))
+            settings.extend(_kv_config_settings(body, where))
         else:
             return match[0]
         return kind
@@ -92,7 +92,7 @@ def _without_nested(message: str, where: str) -> tuple[str, list[Setting]]:
     return _NESTED.sub(take_section, message), settings
 
 
-def _kv_config(body: str, where: str) -> Iterator[Setting]:
+def _kv_config_settings(body: str, where: str) -> Iterator[LogSetting]:
     for key, name in (
         ("free_gpu_memory_fraction", "kv_cache_free_gpu_memory_fraction"),
         ("tokens_per_block", "tokens_per_block"),
@@ -101,12 +101,12 @@ def _kv_config(body: str, where: str) -> Iterator[Setting]:
         ("max_gpu_total_bytes", "kv_pool_bytes"),
     ):
         match = re.search(rf"\b{key}='?([\w.]+)", body)
-        if match and match[1] not in ("None", "0") and _is_of(name, match[1]):
-            yield Setting(name, match[1], _FROM_DUMP, where)
+        if match and match[1] not in ("None", "0") and _is_valid_value(name, match[1]):
+            yield LogSetting(name, match[1], _FROM_DUMP, where)
 
 
-def _settings(found: re.Match[str], trust: int, where: str) -> Iterator[Setting]:
-    groups = {name: text for name, text in found.groupdict().items() if text is not None}
+def _settings_from_match(match: re.Match[str], trust: int, where: str) -> Iterator[LogSetting]:
+    groups = {name: text for name, text in match.groupdict().items() if text is not None}
     for group, name in (
         ("seq", "max_seq_len"),
         ("step" if "step" in groups else "batch", "max_batch_size"),
@@ -115,17 +115,17 @@ def _settings(found: re.Match[str], trust: int, where: str) -> Iterator[Setting]
         ("world", "world_size"),
     ):
         if group in groups:
-            yield Setting(name, groups[group], trust, where)
+            yield LogSetting(name, groups[group], trust, where)
     if "percent" in groups:
         share = f"{float(groups['percent']) / 100:g}"
-        yield Setting("kv_cache_free_gpu_memory_fraction", share, trust, where)
-    setting_name = NAMES.get(groups.get("name", "").replace("-", "_"))
-    if setting_name and _is_of(setting_name, groups["value"]):
-        yield Setting(setting_name, groups["value"], trust, where)
+        yield LogSetting("kv_cache_free_gpu_memory_fraction", share, trust, where)
+    setting_name = SETTING_NAMES.get(groups.get("name", "").replace("-", "_"))
+    if setting_name and _is_valid_value(setting_name, groups["value"]):
+        yield LogSetting(setting_name, groups["value"], trust, where)
 
 
-def _is_of(name: str, value: str) -> bool:
-    if name in NUMBERS:
+def _is_valid_value(name: str, value: str) -> bool:
+    if name in NUMBER_SETTINGS:
         return value.isdigit() and 0 < int(value) < 10**9
     if name.startswith("kv_pool"):
         return value.isdigit() and int(value) < 2**50
@@ -134,9 +134,9 @@ def _is_of(name: str, value: str) -> bool:
     return value != "None"
 
 
-def chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
+def most_trusted_settings(settings: Iterable[LogSetting]) -> dict[str, LogSetting]:
     """Return one value for each setting: the most trustworthy, and of those the last."""
-    best: dict[str, Setting] = {}
+    best: dict[str, LogSetting] = {}
     for setting in settings:
         if setting.name not in best or setting.trust >= best[setting.name].trust:
             best[setting.name] = setting
@@ -144,5 +144,5 @@ def chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
 
 
 @cache
-def _compiled() -> tuple[tuple[int, re.Pattern[str]], ...]:
+def _compiled_patterns() -> tuple[tuple[int, re.Pattern[str]], ...]:
     return tuple((trust, re.compile(pattern)) for trust, pattern in _PATTERNS)

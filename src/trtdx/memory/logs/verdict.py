@@ -6,36 +6,38 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.diagnose.memory_lines import OUT_OF_MEMORY
-from trtdx.memory.logs.failed_allocation import Failure
+from trtdx.diagnose.memory_lines import OUT_OF_MEMORY_CODES
+from trtdx.memory.logs.failed_allocation import FailedAllocation
 from trtdx.model import Evidence, Fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.memory.logs.lines import Said
+    from trtdx.memory.logs.statements import LogStatement
 
-__all__ = ["OUT_OF_MEMORY", "Verdict", "evidence_of"]
+__all__ = ["OUT_OF_MEMORY_CODES", "MemoryVerdict", "evidence_from_statements"]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One conclusion."""
 
     code: str
     message: str  # in the style of a finding: lower case, no full stop
-    short: str = ""  # the numbers alone, to put behind another page's words
+    numbers: str = ""  # the numbers alone, to put behind another page's words
     why: str = ""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     next_step: Fix | None = None  # what to collect where the log does not tell enough
     confidence: float = 0.9
-    about: frozenset[str] = frozenset()  # other pages whose finding this explains
-    false: bool = False  # the memory would have sufficed
-    failure: Failure | None = None
-    replaces: frozenset[str] = frozenset()  # pages whose message this one is more exact than
-    plain: bool = False  # no more than the log's own words say: a page they lead to knows better
+    related_codes: frozenset[str] = frozenset()  # other pages whose finding this explains
+    is_false_oom: bool = False  # the memory would have sufficed
+    failure: FailedAllocation | None = None
+    replaced_codes: frozenset[str] = frozenset()  # pages whose message this one is more exact than
+    is_plain: bool = False  # no more than the log's own words say: a page they lead to knows better
 
 
-def evidence_of(said: Iterable[Said]) -> tuple[Evidence, ...]:
+def evidence_from_statements(statements: Iterable[LogStatement]) -> tuple[Evidence, ...]:
     """Return the lines as evidence, each once, in the order given."""
-    return tuple(dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in said))
+    return tuple(
+        dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in statements)
+    )

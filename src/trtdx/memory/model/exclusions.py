@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from trtdx.memory.ledger.weight_storage import MXFP4, NVFP4
 
 if TYPE_CHECKING:
-    from trtdx.memory.model.families import Family
+    from trtdx.memory.model.families import ModelFamily
 
 # What TensorRT-LLM leaves out by itself (model_config.py), whatever the checkpoint says.
 _ALWAYS = {"FP8_BLOCK_SCALES": ("*kv_b_proj*", "*eh_proj")}
 _MXFP4_KEPT = ("block.*.attn.out", "block.*.attn.qkv")
 _EXPERTS_ONLY = ("*self_attn*", "*shared_expert*", "mtp*")
 # The modules of a layer that formats are told by.
-MODULES = (
+LAYER_MODULES = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_a_proj",
     "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj", "mlp.gate_proj", "mlp.up_proj",
     "mlp.down_proj", "mlp.experts", "mlp.shared_experts", "mlp.latent", "mixer", "self_attn.indexer",
@@ -41,29 +41,29 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
-def kept_by_default(algo: str, family: Family) -> tuple[str, ...]:
+def default_exclusions(algo: str, family: ModelFamily) -> tuple[str, ...]:
     """Return what published checkpoints of a format leave in 16 bit, for where no list was given."""
     if algo in MXFP4:
         return _EXPERTS_ONLY
     return family.kept_nvfp4 if algo in NVFP4 else ()
 
 
-def patterns_of(algo: str, given: tuple[str, ...], family: Family) -> tuple[str, ...]:
+def exclusion_patterns(algo: str, stated: tuple[str, ...], family: ModelFamily) -> tuple[str, ...]:
     """Return the patterns that hold for a model: those given, else the usual ones; and what is always left out."""
     if not algo:
         return ()
     always = _MXFP4_KEPT if algo in MXFP4 else _ALWAYS.get(algo, ())
-    return (given or kept_by_default(algo, family)) + always
+    return (stated or default_exclusions(algo, family)) + always
 
 
-REGEX = "re:"  # how compressed-tensors marks its regular expressions
+REGEX_PREFIX = "re:"  # how compressed-tensors marks its regular expressions
 
 
-def _expression(pattern: str) -> str:
-    if not pattern.startswith(REGEX):
+def _pattern_regex(pattern: str) -> str:
+    if not pattern.startswith(REGEX_PREFIX):
         return fnmatch.translate(pattern)
     try:
-        return re.compile(pattern.removeprefix(REGEX)[:1000]).pattern
+        return re.compile(pattern.removeprefix(REGEX_PREFIX)[:1000]).pattern
     except re.error:
         return fnmatch.translate(pattern)
 
@@ -75,20 +75,22 @@ class Exclusions:
         wild = [
             pattern
             for pattern in patterns
-            if pattern.startswith(REGEX) or any(mark in pattern for mark in "*?[")
+            if pattern.startswith(REGEX_PREFIX) or any(mark in pattern for mark in "*?[")
         ]
         self._exact = frozenset(patterns) - set(wild)
-        self._wild = re.compile("|".join(map(_expression, wild))) if wild else None
+        self._wild = re.compile("|".join(map(_pattern_regex, wild))) if wild else None
 
-    def keeps(self, layer: int, name: str, *, mtp: bool = False) -> bool:
+    def is_excluded(self, layer: int, name: str, *, mtp: bool = False) -> bool:
         """Return whether a module of a layer is left unquantised."""
         for stem in _STEMS:
             for inner in (name, *_OTHER_NAMES.get(name, ())):
-                if self._hit(f"{stem}.{layer}.{inner}") or (mtp and self._hit(f"mtp.layers.0.{inner}")):
+                if self._matches_path(f"{stem}.{layer}.{inner}") or (
+                    mtp and self._matches_path(f"mtp.layers.0.{inner}")
+                ):
                     return True
         return False
 
-    def _hit(self, path: str) -> bool:
+    def _matches_path(self, path: str) -> bool:
         """A pattern that names a module means all that is below it (QuantConfig, models/modeling_utils.py@v1.3.0rc22)."""
         while path:
             if path in self._exact or (self._wild is not None and self._wild.match(path)):
@@ -109,4 +111,6 @@ def unquantised_modules(
         return frozenset()
     matcher = _cached_exclusions(patterns)
     called = {"mlp.experts": experts} if experts else {}
-    return frozenset(name for name in MODULES if matcher.keeps(layer, called.get(name, name), mtp=mtp))
+    return frozenset(
+        name for name in LAYER_MODULES if matcher.is_excluded(layer, called.get(name, name), mtp=mtp)
+    )

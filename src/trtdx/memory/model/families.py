@@ -10,10 +10,10 @@ from packaging.version import Version
 
 from trtdx.knowledge.versions import parsed
 
-NEVER = "never"
+NEVER_RELEASED = "never"
 
 
-class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, cache_hash=True):
+class ModelFamily(msgspec.Struct, frozen=True, forbid_unknown_fields=True, cache_hash=True):
     """The traits that cost bytes. The defaults are those of Llama."""
 
     norms: int = 2  # in each layer
@@ -36,7 +36,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True, cache_hash
 class _FamilyTable(msgspec.Struct, frozen=True):
     counted: tuple[str, ...]
     counted_alone: tuple[str, ...]
-    family: dict[str, Family]
+    family: dict[str, ModelFamily]
     unmodelled: dict[str, str]
 
 
@@ -47,7 +47,7 @@ def _family_table() -> _FamilyTable:
 
 
 @lru_cache(maxsize=1024)
-def family_of(model_type: str, model: str = "") -> Family:
+def family_of(model_type: str, model: str = "") -> ModelFamily:
     """Return a family by model_type, else by what the model is called."""
     word = model_type.lower().replace("-", "_")
     if not word:  # Phi-3, gemma-2-9b
@@ -58,11 +58,11 @@ def family_of(model_type: str, model: str = "") -> Family:
         word = "" if "distill" in word else word  # has another model's shape
     families = _family_table().family
     fits = [name for name in families if word.startswith(name)]
-    return families[max(fits, key=len)] if fits else Family()
+    return families[max(fits, key=len)] if fits else ModelFamily()
 
 
 @lru_cache(maxsize=1024)
-def unmodelled(model_type: str) -> str:
+def unmodelled_parts(model_type: str) -> str:
     """Return what of an architecture trtdx does not count; "" where it counts everything."""
     table = _family_table()
     prefixes = [name for name in table.unmodelled if model_type.startswith(name)]
@@ -74,9 +74,9 @@ def unmodelled(model_type: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def since(version: str, first: str) -> bool:
+def is_since_release(version: str, first: str) -> bool:
     """Return whether a release has what came with another; one that cannot be told is the newest."""
-    if first == NEVER:
+    if first == NEVER_RELEASED:
         return False
     one = parsed(version) if version and first else None
     return one is None or one >= Version(first)

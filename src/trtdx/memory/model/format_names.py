@@ -12,7 +12,7 @@ DTYPE_WORDS = {
 }  # fmt: skip
 
 
-class Format(NamedTuple):
+class WeightFormat(NamedTuple):
     """How weights may be kept."""
 
     algo: str  # TensorRT-LLM's quant_algo
@@ -24,39 +24,41 @@ class Format(NamedTuple):
 
 
 _BOTH, _ENGINE, _TORCH = ("pytorch", "tensorrt"), ("tensorrt",), ("pytorch",)
-FORMATS: dict[str, Format] = {
+WEIGHT_FORMATS: dict[str, WeightFormat] = {
     form.algo: form
     for form in (
-        Format("FP8", 8, 89, _BOTH, "fp8"),
-        Format("FP8_PER_CHANNEL_PER_TOKEN", 8, 90, _BOTH, "fp8_pc_pt", ("fp8_rowwise",)),
-        Format("FP8_BLOCK_SCALES", 8, 90, _TORCH, "", ("fp8_block", "fp8_pb_wo", "fp8_blockwise")),
-        Format("MXFP8", 8.25, 100, _TORCH),
-        Format("NVFP4", 4.5, 100, _BOTH, "nvfp4", ("fp4",)),
-        Format("NVFP4_AWQ", 4.5, 100, _BOTH, "nvfp4_awq"),
-        Format("W4A8_NVFP4_FP8", 4.25, 100, _TORCH),
-        Format("W4A16_MXFP4", 4.25, 80, _TORCH, "", ("mxfp4",)),
-        Format("W4A8_MXFP4_FP8", 4.25, 90, _TORCH),
-        Format("W4A8_MXFP4_MXFP8", 4.25, 100, _TORCH),
-        Format("W8A16", 8, 70, _ENGINE, "int8_wo", ("int8", "int8_weight_only")),
-        Format("W4A16", 4, 70, _ENGINE, "int4_wo", ("int4", "int4_weight_only")),
-        Format("W4A16_AWQ", 4.125, 80, _BOTH, "int4_awq", ("awq",)),
-        Format("W4A8_AWQ", 4.125, 89, _BOTH, "w4a8_awq"),
-        Format("W4A16_GPTQ", 4.125, 80, _ENGINE, "", ("gptq", "gptq-int4")),
-        Format("W8A16_GPTQ", 8.125, 80, _ENGINE),
-        Format("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", 8, 80, _ENGINE, "int8_sq", ("smoothquant", "sq")),
-        Format("W8A8_SQ_PER_CHANNEL", 8, 80, _ENGINE),
-        Format("W8A8_SQ_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),
-        Format("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),
-        Format("W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", 8, 80, _ENGINE),
-        Format("W4A8_QSERVE_PER_GROUP", 4.5, 80, _ENGINE, "", ("qserve",)),
-        Format("W4A8_QSERVE_PER_CHANNEL", 4, 80, _ENGINE),
-        Format("MIXED_PRECISION", 8, 89, _BOTH),
+        WeightFormat("FP8", 8, 89, _BOTH, "fp8"),
+        WeightFormat("FP8_PER_CHANNEL_PER_TOKEN", 8, 90, _BOTH, "fp8_pc_pt", ("fp8_rowwise",)),
+        WeightFormat("FP8_BLOCK_SCALES", 8, 90, _TORCH, "", ("fp8_block", "fp8_pb_wo", "fp8_blockwise")),
+        WeightFormat("MXFP8", 8.25, 100, _TORCH),
+        WeightFormat("NVFP4", 4.5, 100, _BOTH, "nvfp4", ("fp4",)),
+        WeightFormat("NVFP4_AWQ", 4.5, 100, _BOTH, "nvfp4_awq"),
+        WeightFormat("W4A8_NVFP4_FP8", 4.25, 100, _TORCH),
+        WeightFormat("W4A16_MXFP4", 4.25, 80, _TORCH, "", ("mxfp4",)),
+        WeightFormat("W4A8_MXFP4_FP8", 4.25, 90, _TORCH),
+        WeightFormat("W4A8_MXFP4_MXFP8", 4.25, 100, _TORCH),
+        WeightFormat("W8A16", 8, 70, _ENGINE, "int8_wo", ("int8", "int8_weight_only")),
+        WeightFormat("W4A16", 4, 70, _ENGINE, "int4_wo", ("int4", "int4_weight_only")),
+        WeightFormat("W4A16_AWQ", 4.125, 80, _BOTH, "int4_awq", ("awq",)),
+        WeightFormat("W4A8_AWQ", 4.125, 89, _BOTH, "w4a8_awq"),
+        WeightFormat("W4A16_GPTQ", 4.125, 80, _ENGINE, "", ("gptq", "gptq-int4")),
+        WeightFormat("W8A16_GPTQ", 8.125, 80, _ENGINE),
+        WeightFormat(
+            "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", 8, 80, _ENGINE, "int8_sq", ("smoothquant", "sq")
+        ),
+        WeightFormat("W8A8_SQ_PER_CHANNEL", 8, 80, _ENGINE),
+        WeightFormat("W8A8_SQ_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),
+        WeightFormat("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),
+        WeightFormat("W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN", 8, 80, _ENGINE),
+        WeightFormat("W4A8_QSERVE_PER_GROUP", 4.5, 80, _ENGINE, "", ("qserve",)),
+        WeightFormat("W4A8_QSERVE_PER_CHANNEL", 4, 80, _ENGINE),
+        WeightFormat("MIXED_PRECISION", 8, 89, _BOTH),
     )
 }
-NONE = ("", "none", "no", "full_prec", "no_quant", *DTYPE_WORDS)
+NO_FORMAT_WORDS = ("", "none", "no", "full_prec", "no_quant", *DTYPE_WORDS)
 _BY_WORD = {
     word: form.algo
-    for form in FORMATS.values()
+    for form in WEIGHT_FORMATS.values()
     for word in (form.algo.lower(), form.qformat, *form.words)
     if word
 }
@@ -67,10 +69,10 @@ KV_LEAST_SM = {"fp8": 89, "int8": 70, "nvfp4": 100}
 KV_WORDS = {"fp4": "nvfp4", "auto": "", "none": ""} | DTYPE_WORDS | {kind: kind for kind in KV_LEAST_SM}
 
 
-def format_from(text: str) -> str:
+def weight_format_from_word(text: str) -> str:
     """Return TensorRT-LLM's name of a format: "awq" is W4A16_AWQ; "" is none."""
     word = text.strip().lower()
-    if word in NONE:
+    if word in NO_FORMAT_WORDS:
         return ""
     if word not in _BY_WORD:
         raise InputError(
@@ -80,7 +82,7 @@ def format_from(text: str) -> str:
     return _BY_WORD[word]
 
 
-def kv_type_from(text: str) -> str:
+def kv_dtype_from_word(text: str) -> str:
     """Return the type of a cache; "" is that of the model."""
     word = text.strip().lower()
     if word not in KV_WORDS:
@@ -90,7 +92,7 @@ def kv_type_from(text: str) -> str:
     return KV_WORDS[word]
 
 
-def dtype_from(text: str) -> str:
+def dtype_from_word(text: str) -> str:
     """Return the type of what is not quantised, or raise."""
     word = text.strip().lower().removeprefix("torch.")
     if word not in DTYPE_WORDS:

@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.readers.hf.config import ModelConfig
+    from trtdx.inspect.readers.hf.model_config import ModelConfig
 
-ROUNDED = 256  # the inner sizes of block_configs are multiples of it
+FFN_MULTIPLE = 256  # the inner sizes of block_configs are multiples of it
 GEMMA_4_GLOBAL_HEAD = 512  # transformers 5.22, Gemma4TextConfig.__post_init__
 MIMO_WINDOW_HEADS = 2  # times those of full attention: transformers 5.22, MiMoV2FlashAttention
 LINEAR_AS_GATED = 3  # one square matrix is as large as an MLP of three whose inner size is a third
 
 
-def layered_sizes(config: ModelConfig, heads: Any, hidden: Any) -> Iterator[tuple[str, Any, str]]:
+def per_layer_sizes(config: ModelConfig, heads: Any, hidden: Any) -> Iterator[tuple[str, Any, str]]:
     """Yield fields of Dims that have a value for each layer, and the key they follow from."""
     if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
         return
-    yield from _searched(config, heads, hidden)
-    yield from _two_kinds(config)
-    yield from _windows_of_their_own(config)
+    yield from _block_config_sizes(config, heads, hidden)
+    yield from _global_head_sizes(config)
+    yield from _window_head_sizes(config)
 
 
-def _searched(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[str, Any, str]]:
+def _block_config_sizes(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[str, Any, str]]:
     """Yield what `block_configs` (Nemotron Super, Ultra and others of DeciLM) says of each layer."""
     key = "block_configs"
     blocks = config.get(key)
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         return
-    attentions = [_table(block.get("attention")) for block in blocks]
+    attentions = [_block_section(block.get("attention")) for block in blocks]
     kv_heads = tuple(_kv_heads(attention, heads) for attention in attentions)
     inner = tuple(
-        _inner(_table(block.get("ffn")), hidden) + _linear(attention, hidden)
+        _ffn_inner_size(_block_section(block.get("ffn")), hidden) + _linear_inner_size(attention, hidden)
         for block, attention in zip(blocks, attentions, strict=True)
     )
     yield "kv_heads_per_layer", kv_heads, key
@@ -42,7 +42,7 @@ def _searched(config: ModelConfig, heads: int, hidden: int) -> Iterator[tuple[st
     yield "intermediate_size", max(inner, default=0), key
 
 
-def _table(value: Any) -> dict[str, Any]:
+def _block_section(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
@@ -52,20 +52,20 @@ def _kv_heads(attention: dict[str, Any], heads: int) -> int:
     return 0 if absent or not isinstance(group, int) or group < 1 else heads // group
 
 
-def _linear(part: dict[str, Any], hidden: int) -> int:
+def _linear_inner_size(part: dict[str, Any], hidden: int) -> int:
     return hidden // LINEAR_AS_GATED if part.get("replace_with_linear") is True else 0
 
 
-def _inner(part: dict[str, Any], hidden: int) -> int:
+def _ffn_inner_size(part: dict[str, Any], hidden: int) -> int:
     ratio = part.get("ffn_mult")
     if part.get("replace_with_linear") is True:
-        return _linear(part, hidden)
+        return _linear_inner_size(part, hidden)
     if part.get("no_op") is True or not isinstance(ratio, (int, float)) or not 0 < ratio < 1e4:
         return 0
-    return -(-int(2 * ratio * hidden / 3) // ROUNDED) * ROUNDED
+    return -(-int(2 * ratio * hidden / 3) // FFN_MULTIPLE) * FFN_MULTIPLE
 
 
-def _two_kinds(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+def _global_head_sizes(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield heads of their own that layers of full attention have beside sliding windows (Gemma 4)."""
     kinds, wide = config.get("layer_types"), config.get("global_head_dim")
     head_dim, fewer = config.get("head_dim"), config.get("num_global_key_value_heads")
@@ -83,7 +83,7 @@ def _two_kinds(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
         yield "keys_are_values", tuple(full), "attention_k_eq_v"
 
 
-def _windows_of_their_own(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
+def _window_head_sizes(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
     """Yield the heads that layers with a sliding window have, where these are others (MiMo-V2)."""
     kinds, usual = config.get("layer_types"), config.get("num_key_value_heads")
     pattern, more = config.get("hybrid_layer_pattern"), config.get("swa_num_key_value_heads")

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from trtdx.errors import InputError
 from trtdx.formats.documents import Document, UnreadableError, read_json
-from trtdx.inspect.facts.artifact import Artifact, Facts
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.readers.engine.pretrained_config import put_pretrained
-from trtdx.inspect.readers.folder import Folder
-from trtdx.inspect.readers.hf.config import ModelConfig, put_config
-from trtdx.inspect.readers.hf.quantization import put_quantization
+from trtdx.inspect.readers.engine.pretrained_config import put_pretrained_config
+from trtdx.inspect.readers.folder import ArtifactFolder
+from trtdx.inspect.readers.hf.model_config import ModelConfig, put_model_config
+from trtdx.inspect.readers.hf.quantization import put_quantization_facts
 from trtdx.memory.model.class_defaults import with_class_defaults
 from trtdx.memory.model.dims import sizes_from_config, sizes_from_facts
-from trtdx.memory.model.exclusions import MODULES
-from trtdx.memory.model.format_names import format_from
+from trtdx.memory.model.exclusions import LAYER_MODULES
+from trtdx.memory.model.format_names import weight_format_from_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from trtdx.host import Host
     from trtdx.memory.model.dims import Sizes
 
-KINDS = ("hf", "checkpoint", "engine")
-TUNED = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16)$", re.IGNORECASE)
-REVISION = re.compile(
+MODEL_KINDS = ("hf", "checkpoint", "engine")
+TUNED_SUFFIX = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16)$", re.IGNORECASE)
+REVISION_SUFFIX = re.compile(
     r"(?<=\db)-v\d+(?:\.\d+)?$", re.IGNORECASE
 )  # behind a size: DeepSeek-V2 is another model
-HOW = "give a model folder, its config.json, or its sizes: --dims num_layers=32,hidden_size=4096,num_heads=32,num_kv_heads=8,intermediate_size=14336,vocab_size=128256"
+MODEL_HINT = "give a model folder, its config.json, or its sizes: --dims num_layers=32,hidden_size=4096,num_heads=32,num_kv_heads=8,intermediate_size=14336,vocab_size=128256"
 
 
 class ModelSource(NamedTuple):
@@ -56,31 +56,31 @@ def read_model(host: Host, text: str, *, version: str = "") -> ModelSource:
         return NO_MODEL
     kind = host.kind(text)
     if kind == "absent":
-        cached = _in_hub_cache(host, text)
+        cached = _hub_cache_folder(host, text)
         if cached:
-            return _from_folder(host, cached, text, version)
-        return _from_name(text)
+            return _source_from_folder(host, cached, text, version)
+        return _source_from_name(text)
     if kind == "file" and text.lower().endswith(".json"):
-        return _from_json(host, text)
-    return _from_folder(host, text, text.rstrip("/"), version)
+        return _source_from_json(host, text)
+    return _source_from_folder(host, text, text.rstrip("/"), version)
 
 
-def _from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
+def _source_from_folder(host: Host, path: str, name: str, version: str) -> ModelSource:
     if host.kind(path) == "directory" and not host.entries(path):
-        raise InputError(f"{path} is empty, or may not be read", fix=HOW)
+        raise InputError(f"{path} is empty, or may not be read", fix=MODEL_HINT)
     artifact = read_artifact(host, path, version=version)
-    if artifact.kind not in KINDS:
-        raise InputError(f"{path} is a {artifact.title}, which has no sizes of a model", fix=HOW)
+    if artifact.kind not in MODEL_KINDS:
+        raise InputError(f"{path} is a {artifact.title}, which has no sizes of a model", fix=MODEL_HINT)
     folder = artifact.path.rstrip("/")
-    config = _config(host, folder) if artifact.kind == "hf" else None
+    config = _read_folder_config(host, folder) if artifact.kind == "hf" else None
     artifact = _with_fp4_experts(config, artifact) if config else artifact
-    sizes = _sizes_of_config(config, artifact) if config else sizes_from_facts(artifact)
+    sizes = _sizes_from_document(config, artifact) if config else sizes_from_facts(artifact)
     if artifact.kind != "hf":
-        sizes = _of_trtllm(artifact, sizes)
+        sizes = _trtllm_sizes(artifact, sizes)
     return ModelSource(name, artifact, sizes, folder)
 
 
-def _config(host: Host, folder: str) -> Document | None:
+def _read_folder_config(host: Host, folder: str) -> Document | None:
     path = f"{folder}/config.json"
     return read_config_file(host, path) if host.kind(path) == "file" else None
 
@@ -90,22 +90,22 @@ def read_config_file(host: Host, path: str) -> Document:
     try:
         return read_json(host, path)
     except UnreadableError as err:
-        raise InputError(f"{path} {err}", fix=HOW) from err
+        raise InputError(f"{path} {err}", fix=MODEL_HINT) from err
 
 
 # The MLPs of TensorRT-LLM's own classes: those that are not gated.
-PLAIN = ("GPTForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM",
+UNGATED_CLASSES = ("GPTForCausalLM", "GPTJForCausalLM", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM",
          "OPTForCausalLM", "PhiForCausalLM", "MPTForCausalLM", "EncoderModel", "DecoderModel")  # fmt: skip
-GATES = ("silu", "swiglu", "geglu", "gated", "fast-swiglu")
+GATED_ACTIVATIONS = ("silu", "swiglu", "geglu", "gated", "fast-swiglu")
 
 
-def _of_trtllm(artifact: Artifact, sizes: Sizes) -> Sizes:
+def _trtllm_sizes(artifact: Artifact, sizes: Sizes) -> Sizes:
     """Return the sizes of a checkpoint or engine, whose config names TensorRT-LLM's class."""
     architecture, activation = artifact.text("architecture"), artifact.text("hidden_act")
     where = artifact.path
-    gated = any(word in activation for word in GATES) or architecture not in PLAIN
+    gated = any(word in activation for word in GATED_ACTIVATIONS) or architecture not in UNGATED_CLASSES
     sizes["gated"] = (gated, where)
-    if architecture in PLAIN:
+    if architecture in UNGATED_CLASSES:
         for name in ("attention_bias", "output_bias", "mlp_bias", "norm_bias"):
             sizes.setdefault(name, (artifact.get("attention_bias", True) is not False, where))
     if architecture.startswith("QWen") and artifact.text("model_type") != "qwen3":
@@ -116,12 +116,12 @@ def _of_trtllm(artifact: Artifact, sizes: Sizes) -> Sizes:
         and "intermediate_size" in sizes
     ):
         sizes["moe_intermediate_size"] = sizes["intermediate_size"]
-    sizes.setdefault("model_type", (TYPES.get(architecture, architecture), where))
+    sizes.setdefault("model_type", (MODEL_TYPES.get(architecture, architecture), where))
     return sizes
 
 
 # Hugging Face's names for what TensorRT-LLM's classes are.
-TYPES = {
+MODEL_TYPES = {
     "LlamaForCausalLM": "llama", "LLaMAForCausalLM": "llama", "MixtralForCausalLM": "mixtral",
     "MistralForCausalLM": "mistral", "GemmaForCausalLM": "gemma", "Gemma2ForCausalLM": "gemma2",
     "Gemma3ForCausalLM": "gemma3", "GPTForCausalLM": "gpt2", "GPTJForCausalLM": "gptj", "GPTNeoXForCausalLM": "gpt_neox",
@@ -133,34 +133,34 @@ TYPES = {
 }  # fmt: skip
 
 
-def _from_json(host: Host, path: str) -> ModelSource:
+def _source_from_json(host: Host, path: str) -> ModelSource:
     """Return the model of a config.json alone; one that lies in a model's folder speaks for the folder."""
     parent, _, name = path.rpartition("/")
     document = read_config_file(host, path)
     if name == "config.json":
         names = host.entries(parent or ".")
         if any(entry.endswith((".safetensors", ".engine", ".bin")) for entry in names):
-            return _from_folder(host, parent or ".", path, "")
-    folder = Folder(host, parent or ".")
+            return _source_from_folder(host, parent or ".", path, "")
+    folder = ArtifactFolder(host, parent or ".")
     if name != "config.json":  # the files beside it are another model's
         folder.names = frozenset()
-    return from_document(document, path, folder)
+    return source_from_document(document, path, folder)
 
 
-def from_document(document: Document, name: str, folder: Folder | None = None) -> ModelSource:
+def source_from_document(document: Document, name: str, folder: ArtifactFolder | None = None) -> ModelSource:
     """Return the model that a parsed config.json describes, whichever program wrote it."""
-    facts = folder.facts if folder else Facts()
-    prefix = "pretrained_config." if document.has("pretrained_config") else ""
-    if prefix or (document.has("architecture") and document.has("dtype")):
-        put_pretrained(facts, document, prefix)
+    facts = folder.facts if folder else FactCollector()
+    prefix = "pretrained_config." if document.has_value("pretrained_config") else ""
+    if prefix or (document.has_value("architecture") and document.has_value("dtype")):
+        put_pretrained_config(facts, document, prefix)
         kind = "engine" if prefix else "checkpoint"
-        artifact = Artifact(kind, document.path, facts.done())
-        return ModelSource(name, artifact, _of_trtllm(artifact, sizes_from_facts(artifact)))
-    put_config(facts, document)
+        artifact = Artifact(kind, document.path, facts.to_dict())
+        return ModelSource(name, artifact, _trtllm_sizes(artifact, sizes_from_facts(artifact)))
+    put_model_config(facts, document)
     if folder is not None:
-        put_quantization(folder, document)
-    artifact = _with_fp4_experts(document, Artifact("hf", document.path, facts.done()))
-    return ModelSource(name, artifact, _sizes_of_config(document, artifact))
+        put_quantization_facts(folder, document)
+    artifact = _with_fp4_experts(document, Artifact("hf", document.path, facts.to_dict()))
+    return ModelSource(name, artifact, _sizes_from_document(document, artifact))
 
 
 def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
@@ -169,32 +169,32 @@ def _with_fp4_experts(document: Document, artifact: Artifact) -> Artifact:
     TensorRT-LLM sees these in the headers of the files (_detect_deepseek_v4_routed_moe_layout,
     _torch/model_config.py@v1.3.0rc22); config.json says it by `expert_dtype` or `moe_quant_algo`.
     """
-    quantization = document.at("quantization_config")
-    if not isinstance(quantization, dict) or document.at("o_lora_rank") is None:
+    quantization = document.value_at("quantization_config")
+    if not isinstance(quantization, dict) or document.value_at("o_lora_rank") is None:
         return artifact
-    four = "W4A16_MXFP4" if document.at("expert_dtype") == "fp4" else ""
+    four = "W4A16_MXFP4" if document.value_at("expert_dtype") == "fp4" else ""
     four = "NVFP4" if quantization.get("moe_quant_algo") == "NVFP4" else four
     if not four:
         return artifact
-    layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in MODULES if module != "mixer"}
+    layers = {f"model.layers.0.{module}": "FP8_BLOCK_SCALES" for module in LAYER_MODULES if module != "mixer"}
     layers["model.layers.0.mlp.experts"] = four
-    mixed = Facts()
-    where = document.where("expert_dtype" if document.has("expert_dtype") else "quantization_config")
+    mixed = FactCollector()
+    where = document.place_of("expert_dtype" if document.has_value("expert_dtype") else "quantization_config")
     mixed.put("quant.algo", "MIXED_PRECISION", where)
     mixed.put("quant.per_layer", layers, where)
-    return replace(artifact, facts=artifact.facts | mixed.done())
+    return replace(artifact, facts=artifact.facts | mixed.to_dict())
 
 
-def _sizes_of_config(document: Document, artifact: Artifact) -> Sizes:
+def _sizes_from_document(document: Document, artifact: Artifact) -> Sizes:
     """Return the sizes of a config.json; what it leaves out is the default of its class."""
     completed = with_class_defaults(document)
-    facts = Facts()
-    put_config(facts, completed)
-    full_artifact = replace(artifact, facts=facts.done() | artifact.facts)
+    facts = FactCollector()
+    put_model_config(facts, completed)
+    full_artifact = replace(artifact, facts=facts.to_dict() | artifact.facts)
     return sizes_from_config(ModelConfig(completed), full_artifact)
 
 
-def _in_hub_cache(host: Host, text: str) -> str:
+def _hub_cache_folder(host: Host, text: str) -> str:
     """Return the folder of a model of the hub cache, where `owner/name` is in it."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         return ""
@@ -220,49 +220,49 @@ def _known_aliases() -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _names() -> dict[str, str]:
+def _known_names() -> dict[str, str]:
     """Return every name a known model goes by, in lower case; its revision may be left out, not replaced."""
     bare: dict[str, str] = {}
     exact = {}
     for alias, name in _known_aliases():
         exact[alias.lower()] = name
-        bare[_bare(alias)] = name
-        bare.setdefault(REVISION.sub("", _bare(alias)), name)
+        bare[_bare_name(alias)] = name
+        bare.setdefault(REVISION_SUFFIX.sub("", _bare_name(alias)), name)
     return bare | exact
 
 
-def _bare(text: str) -> str:
+def _bare_name(text: str) -> str:
     name = text.rpartition("/")[2]
-    while TUNED.search(name):
-        name = TUNED.sub("", name)
+    while TUNED_SUFFIX.search(name):
+        name = TUNED_SUFFIX.sub("", name)
     return name.lower()
 
 
-def _from_name(text: str) -> ModelSource:
-    name, weights = without_format(text.rpartition("/")[2])
-    known_name = _names().get(name.lower()) or _names().get(_bare(name))
+def _source_from_name(text: str) -> ModelSource:
+    name, weights = split_format_suffix(text.rpartition("/")[2])
+    known_name = _known_names().get(name.lower()) or _known_names().get(_bare_name(name))
     if known_name is None:
-        raise _unknown(text)
+        raise _unknown_model_error(text)
     data = {key: value for key, value in known_models()[known_name].items() if key != "also"}
     document = Document(f"the sizes trtdx knows of {known_name}", data)
-    source = from_document(document, text, _NoFolder())
+    source = source_from_document(document, text, _EmptyFolder())
     if weights:
-        named = Facts()
+        named = FactCollector()
         named.put("quant.algo", weights, f"the name {text}")
-        facts = source.artifact.facts | named.done()
+        facts = source.artifact.facts | named.to_dict()
         source = source._replace(artifact=replace(source.artifact, facts=facts))
     return source
 
 
-class _NoFolder(Folder):
+class _EmptyFolder(ArtifactFolder):
     """A folder with no files, for a configuration that lies nowhere."""
 
     def __init__(self) -> None:
         self.path, self.names, self.unread = "", frozenset(), []
-        self.facts = Facts()
+        self.facts = FactCollector()
 
 
-def without_format(name: str) -> tuple[str, str]:
+def split_format_suffix(name: str) -> tuple[str, str]:
     """Return a name without the format at its end, and the format: "Llama-3.1-8B-Instruct-FP8"."""
     match = re.fullmatch(
         r"(.+?)[-_](fp8|nvfp4|fp4|awq|gptq(?:-int4)?|int4|int8)(?:-(?:int4|g128|dynamic|v\d))?",
@@ -271,20 +271,20 @@ def without_format(name: str) -> tuple[str, str]:
     )
     if not match:
         return name, ""
-    return match[1], format_from(match[2])
+    return match[1], weight_format_from_word(match[2])
 
 
 class UnknownModelError(InputError):
     """A name that is no path and no model trtdx knows."""
 
 
-def _unknown(text: str) -> UnknownModelError:
-    bare = _bare(without_format(text.rpartition("/")[2])[0])
+def _unknown_model_error(text: str) -> UnknownModelError:
+    bare = _bare_name(split_format_suffix(text.rpartition("/")[2])[0])
     names = {alias.lower(): alias for alias, _ in _known_aliases()}
     near = [names[alias] for alias in names if alias.startswith(f"{bare}-")][:3] or [
         names[alias] for alias in difflib.get_close_matches(bare, names, n=1, cutoff=0.7)
     ]
     also = f"did you mean {' or '.join(near)}? Else " if near else ""
     return UnknownModelError(
-        f"there is nothing at {text}, and trtdx knows no sizes of a model of that name", fix=also + HOW
+        f"there is nothing at {text}, and trtdx knows no sizes of a model of that name", fix=also + MODEL_HINT
     )

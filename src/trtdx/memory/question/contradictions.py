@@ -11,34 +11,34 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
-from trtdx.inspect.facts.artifact import Artifact, Deployment, Facts
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
+from trtdx.inspect.facts.artifact import Artifact, Deployment, FactCollector
 from trtdx.knowledge.versions import gpus_with_sm
 from trtdx.knowledge.violation import Violation, finding_from
-from trtdx.memory.model.backend_support import missing_model, unread_method
-from trtdx.memory.model.dims import OF_FACTS
-from trtdx.memory.model.format_names import FORMATS, KV_LEAST_SM
-from trtdx.memory.question.gpu_support import lacks_fused_attention, must_be_told
-from trtdx.memory.question.setup_facts import facts_of
+from trtdx.memory.model.backend_support import find_missing_support, unread_quant_method
+from trtdx.memory.model.dims import DIMS_OF_FACTS
+from trtdx.memory.model.format_names import KV_LEAST_SM, WEIGHT_FORMATS
+from trtdx.memory.question.gpu_support import lacks_fused_attention, must_disable_fused_attention
+from trtdx.memory.question.setup_facts import facts_from_setup
 from trtdx.model import Evidence, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.memory.nouns import Setup
-    from trtdx.memory.question.setup import Answer
+    from trtdx.memory.question.setup import ResolvedSetup
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
 
     Problem = tuple[Any, ...]  # a key of `Setup.said`, what is wrong, what to do, and a severity of its own
 
 # Of the agreements, those that speak of the layout, the limits and the GPU; the rest is for `trtdx inspect`.
-ASKED = {
+CHECKED_RULES = {
     "DX096", "DX850", "DX858", "DX465", "DX852", "DX853", "DX860", "DX097", "DX102", "DX325", "DX158", "DX060",
     "DX875", "DX873", "DX871", "DX878",
 }  # fmt: skip
-IMPOSSIBLE, NO_KERNELS = "DX894", "DX060"
+IMPOSSIBLE_SETUP, NO_KERNELS = "DX894", "DX060"
 MODEL_FACTS = (
     "num_layers", "hidden_size", "num_heads", "num_kv_heads", "head_size", "intermediate_size", "vocab_size",
     "num_experts", "moe_intermediate_size", "kv_lora_rank",
@@ -52,31 +52,40 @@ COMMAND_FACTS = {
 }  # fmt: skip
 
 
-def contradictions(answer: Answer, book: RuleBook) -> list[Finding]:
+def find_contradictions(resolved: ResolvedSetup, book: RuleBook) -> list[Finding]:
     """Return the findings about a set-up that cannot run as asked, graver ones first."""
-    deployment = Deployment((_model(answer.setup), _command(answer.setup), *_machine(answer.setup)))
-    rows = tuple(row for row in table() if row.code in ASKED)
-    findings = [_less_sure(answer.setup, finding) for finding in findings_from(rows, deployment, book)]
-    page = book.get(IMPOSSIBLE)
-    problems = (*_own(answer.setup), *_model_is_there(answer))
-    impossible = [finding_from(page, _violation(answer.setup, *problem)) for problem in problems]
-    return [*findings, *impossible, *_method_is_read(answer, book)]
+    deployment = Deployment(
+        (
+            _setup_model_artifact(resolved.setup),
+            _setup_command_artifact(resolved.setup),
+            *_machine_artifacts(resolved.setup),
+        )
+    )
+    rows = tuple(row for row in agreement_table() if row.code in CHECKED_RULES)
+    findings = [
+        _downgrade_assumed_release(resolved.setup, finding)
+        for finding in judge_findings(rows, deployment, book)
+    ]
+    page = book.get(IMPOSSIBLE_SETUP)
+    problems = (*_find_setup_violations(resolved.setup), *_find_missing_model(resolved))
+    impossible = [finding_from(page, _make_violation(resolved.setup, *problem)) for problem in problems]
+    return [*findings, *impossible, *_find_unread_method(resolved, book)]
 
 
-def _less_sure(setup: Setup, finding: Finding) -> Finding:
+def _downgrade_assumed_release(setup: Setup, finding: Finding) -> Finding:
     """Return a finding about a release as a warning where nobody said which one it is."""
     if finding.code == NO_KERNELS and setup.is_assumed("version"):
         return replace(finding, severity=Severity.WARNING)
     return finding
 
 
-def _model_is_there(answer: Answer) -> Iterator[Problem]:
-    for what, remedy in missing_model(answer):
+def _find_missing_model(resolved: ResolvedSetup) -> Iterator[Problem]:
+    for what, remedy in find_missing_support(resolved):
         yield "backend", what, remedy
 
 
-def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
-    setup = answer.setup
+def _find_unread_method(resolved: ResolvedSetup, book: RuleBook) -> Iterator[Finding]:
+    setup = resolved.setup
     is_named = setup.said.get("weights", "").startswith("the name ")
     if is_named and setup.running.backend == "pytorch" and setup.formats.weights == "W4A16_AWQ":
         what = (
@@ -85,17 +94,17 @@ def _method_is_read(answer: Answer, book: RuleBook) -> Iterator[Finding]:
         remedy = (
             "look for hf_quant_config.json in the model's folder, or quantise it with ModelOpt's hf_ptq.py"
         )
-        violation = _violation(setup, "weights", what, remedy, Severity.WARNING)
-        yield finding_from(book.get(IMPOSSIBLE), violation)
-    method, model = unread_method(answer), answer.model.artifact
+        violation = _make_violation(setup, "weights", what, remedy, Severity.WARNING)
+        yield finding_from(book.get(IMPOSSIBLE_SETUP), violation)
+    method, model = unread_quant_method(resolved), resolved.model.artifact
     if method:
-        values = {"method": method, "path": shlex.quote(answer.model.name)}
+        values = {"method": method, "path": shlex.quote(resolved.model.name)}
         yield finding_from(book.get("DX093"), Violation(model.evidence("quant.method"), values))
 
 
-def _model(setup: Setup) -> Artifact:
-    facts = Facts()
-    fields = {name: OF_FACTS[name] for name in MODEL_FACTS} | {"max_positions": "max_positions"}
+def _setup_model_artifact(setup: Setup) -> Artifact:
+    facts = FactCollector()
+    fields = {name: DIMS_OF_FACTS[name] for name in MODEL_FACTS} | {"max_positions": "max_positions"}
     for name, field in fields.items():
         value = getattr(setup.dims, field)
         if value:
@@ -104,32 +113,32 @@ def _model(setup: Setup) -> Artifact:
     facts.put("quant.algo", setup.formats.weights or None, setup.said.get("weights", ""))
     if setup.formats.weights:
         facts.put("quant.group_size", setup.formats.group_size, setup.said.get("group_size", ""))
-    return Artifact("hf", setup.model, facts.done())
+    return Artifact("hf", setup.model, facts.to_dict())
 
 
-def _command(setup: Setup) -> Artifact:
-    values = facts_of(setup) | {
+def _setup_command_artifact(setup: Setup) -> Artifact:
+    values = facts_from_setup(setup) | {
         "cp_size": setup.layout.cp,
         "tokens_per_block": setup.limits.tokens_per_block,
         "runtime.backend": "pytorch",  # the agreements cut a model as a server does
         "runtime.command": "trtllm-serve",
     }
-    facts = Facts()
+    facts = FactCollector()
     for name, key in COMMAND_FACTS.items():
         facts.put(name, values[name], setup.said.get(key, "the command line"))
-    return Artifact("command", "the command line", facts.done())
+    return Artifact("command", "the command line", facts.to_dict())
 
 
-def _machine(setup: Setup) -> Iterator[Artifact]:
+def _machine_artifacts(setup: Setup) -> Iterator[Artifact]:
     if setup.device is not None and setup.device.sm:
-        facts = Facts()
+        facts = FactCollector()
         facts.put("gpu.name", setup.device.name, "--gpu")
         facts.put("gpu.sm", setup.device.sm, "--gpu")
         facts.put("gpu.runtime", setup.running.version or None, setup.said.get("version", ""))
-        yield Artifact("machine", "this machine", facts.done())
+        yield Artifact("machine", "this machine", facts.to_dict())
 
 
-def _own(setup: Setup) -> Iterator[Problem]:
+def _find_setup_violations(setup: Setup) -> Iterator[Problem]:
     """Yield the problems that no rule of inspect covers."""
     limits, layout, formats = setup.limits, setup.layout, setup.formats
     sm = setup.sm
@@ -153,8 +162,8 @@ def _own(setup: Setup) -> Iterator[Problem]:
             f"{setup.device.name if setup.device else 'the GPU'} has no kernels for a key/value cache in {formats.kv}",
             f"leave --kv_cache_dtype out, or use {gpus_with_sm(str(least))}",
         )
-    yield from _attention(setup)
-    form = FORMATS.get(formats.weights)
+    yield from _find_attention_violations(setup)
+    form = WEIGHT_FORMATS.get(formats.weights)
     if form is not None and setup.running.backend not in form.backends:
         yield (
             "weights",
@@ -170,7 +179,7 @@ def _own(setup: Setup) -> Iterator[Problem]:
         )
 
 
-def _attention(setup: Setup) -> Iterator[Problem]:
+def _find_attention_violations(setup: Setup) -> Iterator[Problem]:
     """Yield a problem where the GPU has no attention kernels for the backend."""
     device = setup.device
     if device is None or not lacks_fused_attention(device, setup.running.version):
@@ -181,7 +190,7 @@ def _attention(setup: Setup) -> Iterator[Problem]:
             f"the PyTorch backend has no attention kernels for {device.name} (compute capability {device.sm / 10:g})",
             f"use {gpus_with_sm('80')}, or an engine of an older release: --backend tensorrt --trtllm-version 0.15.0",
         )
-    elif must_be_told(setup) and "fused_attention" in setup.said:
+    elif must_disable_fused_attention(setup) and "fused_attention" in setup.said:
         yield (
             "gpu",
             f"fused attention has no kernels for {device.name} (compute capability {device.sm / 10:g}), and "
@@ -191,8 +200,10 @@ def _attention(setup: Setup) -> Iterator[Problem]:
         )
 
 
-def _violation(setup: Setup, key: str, what: str, remedy: str, severity: Severity | None = None) -> Violation:
+def _make_violation(
+    setup: Setup, key: str, problem: str, remedy: str, severity: Severity | None = None
+) -> Violation:
     where = setup.said.get(key, "the command line")
     return Violation(
-        (Evidence(where, what),), {"what": what, "remedy": remedy}, severity=severity, confidence=0.9
+        (Evidence(where, problem),), {"what": problem, "remedy": remedy}, severity=severity, confidence=0.9
     )

@@ -7,17 +7,17 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.inspect.facts.artifact import Artifact, Facts
-from trtdx.inspect.facts.options import table
-from trtdx.inspect.facts.vocabulary import term
-from trtdx.inspect.readers.server.llm_options import FACT_OF, coerced
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
+from trtdx.inspect.facts.options import option_table
+from trtdx.inspect.facts.vocabulary import require_term
+from trtdx.inspect.readers.server.llm_options import FACT_BY_OPTION, coerce_value
 from trtdx.words import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ON = ("enable", "enabled", "on", "true", "yes", "1", "auto")
-OFF = ("disable", "disabled", "off", "false", "no", "0", "none", "null")
+SWITCH_ON_WORDS = ("enable", "enabled", "on", "true", "yes", "1", "auto")
+SWITCH_OFF_WORDS = ("disable", "disabled", "off", "false", "no", "0", "none", "null")
 
 
 class FlagMeaning(NamedTuple):
@@ -80,33 +80,33 @@ FLAGS_OF_FACTS: dict[str, dict[str, str]] = {
         "option.lora_plugin": "lora_plugin",
     },
 }  # fmt: skip
-FLAGS: dict[str, FlagMeaning] = {
+MEMORY_FLAGS: dict[str, FlagMeaning] = {
     name: FlagMeaning(fact, kind)
     for kind, facts in FLAGS_OF_FACTS.items()
     for fact, names in facts.items()
     for name in names.split()
 }
 # Flags of trtllm-build that mean nothing to the PyTorch backend.
-OF_ENGINES = (
+ENGINE_FACTS = (
     "plugin.gemm_plugin", "plugin.gpt_attention_plugin", "plugin.context_fmha", "plugin.remove_input_padding",
     "plugin.paged_kv_cache", "plugin.use_paged_context_fmha", "kv_cache_type", "multiple_profiles",
     "use_parallel_embedding", "option.gather_all_token_logits",
 )  # fmt: skip
-PROGRAMS = ("trtllm-serve", "trtllm-build", "trtllm-bench", "trtllm-eval")
+LLM_PROGRAMS = ("trtllm-serve", "trtllm-build", "trtllm-bench", "trtllm-eval")
 
 
-def flags_from(given: Mapping[str, Any], words: Sequence[str] = ()) -> Artifact:
+def artifact_from_flags(named_flags: Mapping[str, Any], words: Sequence[str] = ()) -> Artifact:
     """Return what flags say: those given by name, and the other words of a command line."""
-    alone, pairs = taken_apart(words)
+    alone, pairs = split_flags(words)
     if alone:
         raise InputError(f"{alone[0]!r} is not a flag", fix="flags begin with --")
-    facts = Facts()
-    for name, value in (*given.items(), *pairs):
-        put_flag(facts, name, value)
-    return Artifact("command", "the command line", facts.done())
+    facts = FactCollector()
+    for name, value in (*named_flags.items(), *pairs):
+        put_flag_fact(facts, name, value)
+    return Artifact("command", "the command line", facts.to_dict())
 
 
-def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
+def split_flags(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]:
     """Return the words that are nobody's value, and each flag with its value; a switch may stand alone."""
     alone: list[str] = []
     pairs: list[tuple[str, Any]] = []
@@ -118,7 +118,7 @@ def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]
             continue
         name, equals, value = word.partition("=")
         if not equals:
-            flag_value = _value_of(name, words[at : at + 1])
+            flag_value = _take_flag_value(name, words[at : at + 1])
             at += flag_value is not True
             pairs.append((name, flag_value))
         else:
@@ -126,82 +126,86 @@ def taken_apart(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]
     return alone, pairs
 
 
-def _value_of(name: str, following: Sequence[str]) -> str | bool:
-    meaning = meaning_of(name)
+def _take_flag_value(name: str, following: Sequence[str]) -> str | bool:
+    meaning = flag_meaning(name)
     lacks = not following or following[0].startswith("--")
-    if meaning.kind == "switch" and (lacks or following[0].lower() not in (*ON, *OFF)):
+    if meaning.kind == "switch" and (
+        lacks or following[0].lower() not in (*SWITCH_ON_WORDS, *SWITCH_OFF_WORDS)
+    ):
         return True
     if lacks and meaning.kind == "plugin":  # in the type of the model
         return True
     if lacks:
-        raise InputError(f"{name} needs a value", fix=_example(name, meaning))
+        raise InputError(f"{name} needs a value", fix=_usage_hint(name, meaning))
     return following[0]
 
 
-def meaning_of(name: str) -> FlagMeaning:
+def flag_meaning(name: str) -> FlagMeaning:
     """Return what a flag states; one that nobody knows gets the nearest."""
     plain = name.lstrip("-").replace("-", "_")
-    if plain in FLAGS:
-        return FLAGS[plain]
-    option = table().option.get(plain)
+    if plain in MEMORY_FLAGS:
+        return MEMORY_FLAGS[plain]
+    option = option_table().option.get(plain)
     if option is not None:
-        fact = FACT_OF.get(plain, f"option.{plain}")
+        fact = FACT_BY_OPTION.get(plain, f"option.{plain}")
         return FlagMeaning(fact, "switch" if option.type == "bool" else option.type)
-    for program in PROGRAMS:  # of no weight for memory, but right on a pasted command line
-        flag = table().flag.get(program, {}).get(f"--{plain}") or table().flag.get(program, {}).get(name)
+    for program in LLM_PROGRAMS:  # of no weight for memory, but right on a pasted command line
+        flag = option_table().flag.get(program, {}).get(f"--{plain}") or option_table().flag.get(
+            program, {}
+        ).get(name)
         if flag is not None:
             return FlagMeaning(f"option.{plain}", "switch" if flag.type == "flag" else "str")
-    near = difflib.get_close_matches(plain, FLAGS, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(plain, MEMORY_FLAGS, n=1, cutoff=0.7)
     fix = f"did you mean --{near[0]}?" if near else "trtdx memory --help lists the flags"
     raise InputError(f"no flag of trtdx or TensorRT-LLM is called {name}", fix=fix)
 
 
-def put_flag(facts: Facts, name: str, value: Any) -> None:
+def put_flag_fact(facts: FactCollector, name: str, value: Any) -> None:
     """Put what one flag states."""
     spelled = name if name.startswith("-") else f"--{name}"
-    meaning = meaning_of(spelled)
-    facts.put(meaning.fact, _value(spelled, meaning, value), spelled)
+    meaning = flag_meaning(spelled)
+    facts.put(meaning.fact, _parse_flag_value(spelled, meaning, value), spelled)
 
 
-def _value(name: str, meaning: FlagMeaning, value: Any) -> Any:
+def _parse_flag_value(name: str, meaning: FlagMeaning, value: Any) -> Any:
     if meaning.kind == "switch":
-        return value if isinstance(value, bool) else _switch(name, str(value))
+        return value if isinstance(value, bool) else _parse_switch(name, str(value))
     if meaning.kind == "plugin":
-        return False if value is False or str(value).lower() in OFF else str(value)
+        return False if value is False or str(value).lower() in SWITCH_OFF_WORDS else str(value)
     if meaning.kind == "size":
         return parse_size(str(value))
     if meaning.kind in ("int", "float"):
-        return _number(name, meaning, value)
+        return _parse_flag_number(name, meaning, value)
     if meaning.kind == "list":
-        return _list(name, str(value))
-    return coerced(term(meaning.fact).type, value)
+        return _parse_list(name, str(value))
+    return coerce_value(require_term(meaning.fact).type, value)
 
 
-def _list(name: str, text: str) -> list[Any]:
+def _parse_list(name: str, text: str) -> list[Any]:
     """Return a list as YAML or JSON has it in one line, or without its brackets."""
     inner = text.strip().removeprefix("[").removesuffix("]")
     if any(sign in inner for sign in "[]{}"):
         raise InputError(
             f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
         )
-    return [coerced("int", item.strip(" '\"")) for item in inner.split(",") if item.strip()]
+    return [coerce_value("int", item.strip(" '\"")) for item in inner.split(",") if item.strip()]
 
 
-def parse_count(name: str, text: str) -> int:
+def parse_token_count(name: str, text: str) -> int:
     """Return a number of tokens from 1 on, such as 4096 or 4k."""
-    value = int(_number(name, FlagMeaning("max_seq_len"), text))
+    value = int(_parse_flag_number(name, FlagMeaning("max_seq_len"), text))
     if not 1 <= value <= 10**8:
         raise InputError(f"{name} {text} cannot be", fix=f"write {name} 4096")
     return value
 
 
-def _switch(name: str, value: str) -> bool:
-    if value.lower() not in (*ON, *OFF):
+def _parse_switch(name: str, value: str) -> bool:
+    if value.lower() not in (*SWITCH_ON_WORDS, *SWITCH_OFF_WORDS):
         raise InputError(f"{name} {value!r} is neither on nor off", fix=f"write {name} enable or disable")
-    return value.lower() in ON
+    return value.lower() in SWITCH_ON_WORDS
 
 
-def _number(name: str, meaning: FlagMeaning, value: Any) -> int | float:
+def _parse_flag_number(name: str, meaning: FlagMeaning, value: Any) -> int | float:
     text = str(value).strip().replace("_", "")
     thousands = re.fullmatch(r"(\d+)[kK]", text)
     if thousands:
@@ -209,10 +213,10 @@ def _number(name: str, meaning: FlagMeaning, value: Any) -> int | float:
     try:
         return float(text) if meaning.kind == "float" else int(text)
     except ValueError:
-        raise InputError(f"{name} {value!r} is not a number", fix=_example(name, meaning)) from None
+        raise InputError(f"{name} {value!r} is not a number", fix=_usage_hint(name, meaning)) from None
 
 
-def _example(name: str, meaning: FlagMeaning) -> str:
+def _usage_hint(name: str, meaning: FlagMeaning) -> str:
     usual = "4096" if "len" in name or "tokens" in name else "8"
     value = {"int": usual, "float": "0.9", "size": "2GiB", "plugin": "auto"}.get(meaning.kind, "VALUE")
     return f"write {name} {value}"

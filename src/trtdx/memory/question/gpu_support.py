@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.knowledge.versions import at_least
-from trtdx.memory.nouns import LAST_STABLE
+from trtdx.memory.nouns import LAST_STABLE_RELEASE
 
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Device, Setup
@@ -21,14 +21,14 @@ VOLTA_SINCE, VOLTA_UNTIL = "0.8.0", "0.16.0"
 def lacks_fused_attention(device: Device | None, version: str) -> bool:
     """Return whether an engine's prompts cannot use fused attention on a GPU."""
     sm = device.sm if device else 0
-    release = version or LAST_STABLE
+    release = version or LAST_STABLE_RELEASE
     if not sm or sm >= FUSED_SINCE_SM:
         return False
     is_volta_time = at_least(release, VOLTA_SINCE) and not at_least(release, VOLTA_UNTIL)
     return not (sm == 70 and is_volta_time)
 
 
-def must_be_told(setup: Setup) -> bool:
+def must_disable_fused_attention(setup: Setup) -> bool:
     """Return whether a flag has to turn fused attention off, because the build fails with it."""
     release = setup.release
     return lacks_fused_attention(setup.device, release) and at_least(release, REFUSED_SINCE)

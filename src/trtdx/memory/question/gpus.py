@@ -13,18 +13,18 @@ from trtdx.errors import UnknownNameError
 from trtdx.memory.nouns import GIB, Device
 
 # Words that tell nothing about the size of the memory.
-NOISE = frozenset({
+NOISE_WORDS = frozenset({
     "nvidia", "geforce", "tesla", "quadro", "gpu", "graphics", "card", "sxm", "sxm2", "sxm3", "sxm4", "sxm5", "pcie",
     "pci", "hbm", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr7", "generation", "edition", "server", "workstation",
     "laptop", "mobile", "max", "q", "developer", "kit", "module", "x1", "x2", "x4", "x8", "mig",
 })  # fmt: skip
-MIG = re.compile(r"\b\d+g\.(\d+)gb\b", re.IGNORECASE)  # 3g.40gb
+MIG_PARTITION = re.compile(r"\b\d+g\.(\d+)gb\b", re.IGNORECASE)  # 3g.40gb
 MIG_SHARE = 0.975  # of the size a partition is named after
 _TOKEN = re.compile(r"[a-z]*\d+[a-z]*|[a-z]+")
 _SIZE = re.compile(r"(\d+)gi?b?")
 
 
-class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _GpuRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     gib: float
     sm: int
@@ -33,31 +33,31 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     also: tuple[str, ...] = ()
 
 
-class _Table(msgspec.Struct, frozen=True):
-    gpu: tuple[_Row, ...]
+class _GpuTable(msgspec.Struct, frozen=True):
+    gpu: tuple[_GpuRow, ...]
 
 
 @cache
-def _rows() -> tuple[_Row, ...]:
+def _gpu_rows() -> tuple[_GpuRow, ...]:
     data = resources.files("trtdx").joinpath("data/devices.toml").read_bytes()
-    return msgspec.toml.decode(data, type=_Table).gpu
+    return msgspec.toml.decode(data, type=_GpuTable).gpu
 
 
 @cache
 def all_devices() -> tuple[Device, ...]:
     """Return every GPU of the table."""
-    return tuple(map(_device, _rows()))
+    return tuple(map(_device_from_row, _gpu_rows()))
 
 
-def _device(row: _Row) -> Device:
+def _device_from_row(row: _GpuRow) -> Device:
     return Device(name=row.name, total_bytes=round(row.gib * GIB), sm=row.sm, unified=row.unified)
 
 
 @cache
-def device_from(text: str) -> Device:
+def device_from_name(text: str) -> Device:
     """Return a GPU by any usual spelling of its name ("h100", "NVIDIA A100-SXM4-40GB"), or raise with the nearest."""
-    partition = MIG.search(text)
-    row = _found(MIG.sub(" ", text)) if partition else _found(text)
+    partition = MIG_PARTITION.search(text)
+    row = _find_gpu_row(MIG_PARTITION.sub(" ", text)) if partition else _find_gpu_row(text)
     if row is None:
         raise UnknownGpuError(text)
     if partition:
@@ -67,7 +67,7 @@ def device_from(text: str) -> Device:
             sm=row.sm,
             source="table: the size its partition is named after",
         )
-    return _device(row)
+    return _device_from_row(row)
 
 
 class UnknownGpuError(UnknownNameError):
@@ -75,46 +75,46 @@ class UnknownGpuError(UnknownNameError):
 
     def __init__(self, name: str) -> None:
         super().__init__("GPU", name, ())
-        names = {spelt.lower(): row.name for row in _rows() for spelt in (row.name, *row.also)}
+        names = {spelt.lower(): row.name for row in _gpu_rows() for spelt in (row.name, *row.also)}
         alike = difflib.get_close_matches(name.lower(), list(names), n=6, cutoff=0.6)
         near = list(dict.fromkeys(names[spelling] for spelling in alike))[:3]
         memory_hint = "give its memory with --gpu-memory 80GiB"
         self.fix = f"did you mean {' or '.join(near)}? Or {memory_hint}" if near else memory_hint
 
 
-def _found(text: str) -> _Row | None:
+def _find_gpu_row(text: str) -> _GpuRow | None:
     """Return the row of which most words stand in the text."""
-    words = _words(text)
+    words = _name_words(text)
     fits = [
         (len(spelt), -at, row)
-        for at, row in enumerate(_rows())
-        for spelt in _spellings(row)
-        if spelt <= words and _same_size(words, spelt)
+        for at, row in enumerate(_gpu_rows())
+        for spelt in _row_spellings(row)
+        if spelt <= words and _has_same_size(words, spelt)
     ]
     return max(fits, key=lambda fit: fit[:2])[2] if fits else None
 
 
 @cache
-def _spellings(row: _Row) -> tuple[frozenset[str], ...]:
-    return tuple(_words(name) for name in (row.name, *row.also))
+def _row_spellings(row: _GpuRow) -> tuple[frozenset[str], ...]:
+    return tuple(_name_words(name) for name in (row.name, *row.also))
 
 
-def _words(text: str) -> frozenset[str]:
+def _name_words(text: str) -> frozenset[str]:
     words = set()
-    for token in _TOKEN.findall(_apart(text.lower())):
+    for token in _TOKEN.findall(_normalise_gpu_name(text.lower())):
         size = _SIZE.fullmatch(token)
         words.add(f"{size[1]}gb" if size else token)
-    return frozenset(words - NOISE)
+    return frozenset(words - NOISE_WORDS)
 
 
-def _apart(text: str) -> str:
+def _normalise_gpu_name(text: str) -> str:
     """Return a text with "rtx4090", "4070ti" and "80 GB" spelt as everyone else does."""
     text = re.sub(r"\b(rtx|pro|titan|gtx)(?=\d|a\d)", r"\1 ", text)
     text = re.sub(r"(\d{4})(ti|super|d)\b", r"\1 \2 ", text)
     return re.sub(r"(\d+)\s+gi?b\b", r"\1gb", text)
 
 
-def _same_size(words: frozenset[str], spelt: frozenset[str]) -> bool:
+def _has_same_size(words: frozenset[str], spelt: frozenset[str]) -> bool:
     """A size that was said must be one the spelling knows."""
     sizes = {word for word in words if _SIZE.fullmatch(word)}
     return not sizes or bool(sizes & spelt)

@@ -11,15 +11,18 @@ from trtdx.model import Stage
 if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
 
-Facts = dict[str, Any]
-BUILD_SINCE = "0.8.0"  # trtllm-build; before, each example had a build.py that converted too
-GRAPHS, PIECEWISE = "option.use_cuda_graph", "option.torch_compile_config.enable_piecewise_cuda_graph"
+SetupFacts = dict[str, Any]
+TRTLLM_BUILD_SINCE = "0.8.0"  # trtllm-build; before, each example had a build.py that converted too
+GRAPHS_FACT, PIECEWISE_FACT = (
+    "option.use_cuda_graph",
+    "option.torch_compile_config.enable_piecewise_cuda_graph",
+)
 # Of an engine: what its weights are converted with, and what is only said when it is started. The rest is built in.
-CONVERTED = (
+CONVERT_FACTS = (
     "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "dtype", "quant.algo", "runtime.kv_cache_dtype",
     "option.int8_kv_cache", "option.fp8_kv_cache", "use_parallel_embedding",
 )  # fmt: skip
-STARTED = (
+LAUNCH_FACTS = (
     "runtime.free_gpu_memory_fraction", "runtime.max_tokens_in_cache", "runtime.chunked_context",
     "runtime.block_reuse", "option.disable_kv_cache_reuse", "option.kv_cache_config.host_cache_size",
     "runtime.attention_window", "option.kv_cache_config.max_gpu_total_bytes",
@@ -40,7 +43,7 @@ ENGINE_FIELDS = {
     "plugin.remove_input_padding": "running.packed", "plugin.paged_kv_cache": "running.paged_kv",
     "multiple_profiles": "running.multiple_profiles", "gather_context_logits": "running.gather_context_logits",
 }  # fmt: skip
-TORCH_FIELDS = {GRAPHS: "running.cuda_graphs", PIECEWISE: "running.piecewise_graphs"}
+TORCH_FIELDS = {GRAPHS_FACT: "running.cuda_graphs", PIECEWISE_FACT: "running.piecewise_graphs"}
 # What nobody has to say where it is empty.
 OPTIONAL_FACTS = (
     "moe_ep_size", "moe_tp_size", "quant.algo", "runtime.kv_cache_dtype", "runtime.max_tokens_in_cache",
@@ -48,27 +51,27 @@ OPTIONAL_FACTS = (
 )  # fmt: skip
 
 
-def facts_of(setup: Setup) -> Facts:
+def facts_from_setup(setup: Setup) -> SetupFacts:
     """Return the facts that can be changed; None where a fact need not be stated."""
     fields = FIELD_OF_FACT | (ENGINE_FIELDS if setup.is_engine else TORCH_FIELDS)
     facts = {fact: attrgetter(field)(setup) for fact, field in fields.items()}
     return {fact: value or None if fact in OPTIONAL_FACTS else value for fact, value in facts.items()}
 
 
-def differences(before: Facts, after: Facts) -> Facts:
+def changed_facts(before: SetupFacts, after: SetupFacts) -> SetupFacts:
     """Return the facts of the second that differ from the first."""
     return {name: value for name, value in after.items() if before.get(name) != value}
 
 
-def stages_of(setup: Setup, names: Facts) -> frozenset[Stage]:
+def stages_to_rerun(setup: Setup, names: SetupFacts) -> frozenset[Stage]:
     """Return the stages that have to be run again when these facts change."""
-    return frozenset(stage for name in names for stage in _stages(setup, name))
+    return frozenset(stage for name in names for stage in _stages_of_fact(setup, name))
 
 
-def _stages(setup: Setup, name: str) -> set[Stage]:
+def _stages_of_fact(setup: Setup, name: str) -> set[Stage]:
     if not setup.is_engine:
         return {Stage.CONVERT, Stage.LAUNCH} if name == "quant.algo" else {Stage.LAUNCH}
-    if name in STARTED:
+    if name in LAUNCH_FACTS:
         return {Stage.LAUNCH}
-    converts = name in CONVERTED and at_least(setup.release, BUILD_SINCE)
+    converts = name in CONVERT_FACTS and at_least(setup.release, TRTLLM_BUILD_SINCE)
     return {Stage.CONVERT, Stage.BUILD} if converts else {Stage.BUILD}

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from trtdx.memory.ledger.frontier import FrontierPoint
 
 COLORS = (BLUE, ORANGE, GREEN, RED, "#8250df", "#57606a", "#b08800", "#1b7c83")
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#24292f;background:#fff}
+PAGE_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#24292f;background:#fff}
 table{border-collapse:collapse}td,th{padding:.2rem .8rem;text-align:right;border-bottom:1px solid #8884}
 td:last-child,th:last-child{text-align:left}
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}}"""
 
 
-def chart_of(points: Sequence[FrontierPoint], title: str) -> Chart:
+def make_frontier_chart(points: Sequence[FrontierPoint], title: str) -> Chart:
     """Return the frontier as a chart; where nothing fits there is a gap."""
     steps = sorted({point.max_num_tokens for point in points})
     curves = []
@@ -50,23 +50,23 @@ def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text:
     if kind not in (".html", ".htm", ".png", ".svg"):
         raise InputError(f"--plot {path}: no such picture is drawn", fix="name it .png, .svg or .html")
     if kind in (".png", ".svg"):
-        write(chart_of(points, title), path)
+        write(make_frontier_chart(points, title), path)
         return
     try:
-        Path(path).write_text(_page(points, title, text), "utf-8")
+        Path(path).write_text(_frontier_page(points, title, text), "utf-8")
     except OSError as err:
         raise InputError(f"cannot write {path}: {err.strerror or err}") from err
 
 
-def _page(points: Sequence[FrontierPoint], title: str, text: str) -> str:
+def _frontier_page(points: Sequence[FrontierPoint], title: str, text: str) -> str:
     rows = "".join(
         f"<tr><td>{point.max_seq_len}<td>{point.max_num_tokens}<td>{point.max_batch_size}<td>{point.kv_tokens}"
         f"<td>{html.escape(point.binding)}"
         for point in points
     )
     head = "<tr><th>max_seq_len<th>max_num_tokens<th>max_batch_size<th>KV tokens<th>what stands in the way"
-    picture = inline_svg(chart_of(points, title))
+    picture = inline_svg(make_frontier_chart(points, title))
     return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{PAGE_STYLE}</style>'
         f"<h1>{html.escape(title)}</h1><p>{html.escape(text)}</p>{picture}<table>{head}{rows}</table></html>\n"
     )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trtdx.model import Cell
 
 
-SHORT = {
+COMPONENT_SHORT_NAMES = {
     "KV cache": "kv", "max_num_tokens": "step", "weights": "weights", "activations and workspace": "act",
     "decoder and sampler buffers": "decoder", "runtime buffers": "runtime", "CUDA graphs": "graphs", "logits": "logits",
     "state kept for each sequence": "state", "NCCL and all-reduce buffers": "comm",
@@ -26,10 +26,14 @@ def frontier_section(points: Sequence[FrontierPoint]) -> Section:
     lengths = sorted({point.max_seq_len for point in points})
     cells = {(point.max_seq_len, point.max_num_tokens): point for point in points}
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (length, *(_cell(cells[length, step]) for step in steps)) for length in lengths
+        (length, *(_frontier_cell(cells[length, step]) for step in steps)) for length in lengths
     )
     words = sorted({point.binding for point in points})
-    legend = ", ".join(f"{SHORT.get(word, word)}: {word}" for word in words if SHORT.get(word, word) != word)
+    legend = ", ".join(
+        f"{COMPONENT_SHORT_NAMES.get(word, word)}: {word}"
+        for word in words
+        if COMPONENT_SHORT_NAMES.get(word, word) != word
+    )
     return Section(
         "frontier",
         "the largest max_batch_size, by max_seq_len (down) and max_num_tokens (across)",
@@ -39,5 +43,5 @@ def frontier_section(points: Sequence[FrontierPoint]) -> Section:
     )
 
 
-def _cell(point: FrontierPoint) -> str:
-    return f"{point.max_batch_size or '-'} {SHORT.get(point.binding, point.binding)}"
+def _frontier_cell(point: FrontierPoint) -> str:
+    return f"{point.max_batch_size or '-'} {COMPONENT_SHORT_NAMES.get(point.binding, point.binding)}"

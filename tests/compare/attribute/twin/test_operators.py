@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from trtdx.compare.attribute.twin.contrib import CONTRIB
-from trtdx.compare.attribute.twin.operators import MICROSOFT, OPERATORS, compute
+from trtdx.compare.attribute.twin.contrib_operators import CONTRIB_OPERATORS
+from trtdx.compare.attribute.twin.operators import CONTRIB_DOMAIN, OPERATORS, compute_operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -399,7 +399,7 @@ def own_quantised() -> Iterator[Case]:
 
 
 OWN = [
-    case._replace(domain=MICROSOFT)
+    case._replace(domain=CONTRIB_DOMAIN)
     for some in (own_products, own_blocks, own_attention, own_quantised)
     for case in some()
 ]
@@ -427,7 +427,7 @@ def test_operators_of_onnx_runtime_are_as_it_computes_them(case: Case) -> None:
 def test_every_operator_that_a_twin_computes_is_held_against_another_who_computes_it() -> None:
     seen = {case.op for case in STANDARD}
     assert set(OPERATORS) - seen <= {"Silu", "SimplifiedLayerNormalization"}
-    assert set(CONTRIB) <= {case.op for case in OWN} | seen
+    assert set(CONTRIB_OPERATORS) <= {case.op for case in OWN} | seen
 
 
 def _hold(case: Case, wanted: list[Any]) -> None:
@@ -435,7 +435,9 @@ def _hold(case: Case, wanted: list[Any]) -> None:
     settings = {name: _as_read(value) for name, value in case.settings.items()}
     dtype = torch.float32
     with torch.no_grad():
-        made = compute(case.op, given, {**settings, "_outputs": case.outputs}, dtype, domain=case.domain)
+        made = compute_operator(
+            case.op, given, {**settings, "_outputs": case.outputs}, dtype, domain=case.domain
+        )
     for at, right in zip(case.only or range(case.outputs), map(np.asarray, wanted), strict=True):
         found = np.asarray(made[at])
         assert found.shape == right.shape
@@ -462,6 +464,6 @@ def _model(case: Case) -> tuple[Any, dict[str, Any]]:
     ]
     results = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
     graph = helper.make_graph([node], "one", inputs, results)
-    imports = [helper.make_opsetid("", case.opset), helper.make_opsetid(MICROSOFT, 1)]
+    imports = [helper.make_opsetid("", case.opset), helper.make_opsetid(CONTRIB_DOMAIN, 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     return model, {name: each for name, each in zip(names, case.given, strict=True) if name}

@@ -16,23 +16,30 @@ import numpy as np
 import onnx
 
 from support.graph_edits import EDITS, edited
-from trtdx.compare.attribute.files.causes import compare_files
-from trtdx.compare.attribute.files.constants import FileCause
-from trtdx.compare.attribute.files.witnesses import together
+from trtdx.compare.attribute.files.constant_causes import FileCause
+from trtdx.compare.attribute.files.file_cause import compare_files
+from trtdx.compare.attribute.files.weigh_evidence import merge_file_cause
 from trtdx.compare.attribute.suspect import Suspect
-from trtdx.compare.attribute.twin.graph import Linear, Norm, Reader, Table, graph_of, part_of
-from trtdx.compare.attribute.twin.operators import OPERATORS, UnknownOperatorError, compute
-from trtdx.compare.attribute.twin.twin import _shapes, built, proved, stand_in
-from trtdx.compare.nouns import Explained
+from trtdx.compare.attribute.twin.graph_reader import (
+    GraphEmbedding,
+    GraphLinear,
+    GraphNorm,
+    GraphReader,
+    identify_part,
+    load_graph,
+)
+from trtdx.compare.attribute.twin.operators import OPERATORS, UnknownOperatorError, compute_operator
+from trtdx.compare.attribute.twin.stand_in import _captured_shapes, build_twin, check_stand_in, find_stand_in
+from trtdx.compare.nouns import CauseHypothesis
 from trtdx.compare.run import Plan, compare
-from trtdx.compare.sides.side import Question, open_side, parse_side
+from trtdx.compare.sides.side import ComparisonQuestion, open_side, parse_side
 from trtdx.errors import InputError
-from trtdx.formats.onnx.places import calls_of, module_nodes
+from trtdx.formats.onnx.places import module_calls, module_nodes
 from trtdx.host import RealHost
 
 torch = sys.modules["torch"]
 LAYER = "layers.1"
-QUESTION = Question(prompts=((5, 17, 42, 9, 8, 7, 81, 33, 2, 61),), new_tokens=1)
+QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7, 81, 33, 2, 61),), new_tokens=1)
 
 
 def compared(book, reference, candidate, question=QUESTION):
@@ -74,18 +81,18 @@ def suspect_in(side, path):
     ],
 )
 def test_a_twin_gives_what_the_graph_gave(reference, module, kind):
-    graph = graph_of(reference.spec.path)
+    graph = load_graph(reference.spec.path)
     path = next(each for each in module_nodes(graph) if each.endswith(module))
-    found = stand_in(suspect_in(reference, path))
+    found = find_stand_in(suspect_in(reference, path))
     assert type(found.suspect.engine.model.get_submodule(path)).__name__ == kind
-    assert "made from" in found.told
+    assert "made from" in found.description
 
 
 def test_attention_and_rotary_embedding_are_led_where_mistakes_are_tried(reference):
-    graph = graph_of(reference.spec.path)
+    graph = load_graph(reference.spec.path)
     path = next(each for each in module_nodes(graph) if each.endswith(f"{LAYER}.self_attn"))
-    module = built(Reader(graph, _shapes(graph, reference, 0)), path).get_submodule(path)
-    units = module.program._ordered(frozenset())
+    module = build_twin(GraphReader(graph, _captured_shapes(graph, reference, 0)), path).get_submodule(path)
+    units = module.program._ordered_units(frozenset())
     assert module.program.attention
     assert any(len(unit.outputs) == 2 and len(unit.inputs) == 4 for unit in units), "queries and keys turned"
     assert module.head_dim == 16
@@ -96,7 +103,7 @@ def test_what_does_not_give_the_references_values_is_not_used(reference):
     suspect = suspect_in(reference, path)
     off = {name: each + 1 for name, each in suspect.reference_inputs.items()}
     with pytest.raises(InputError, match="away from the reference"):
-        stand_in(suspect._replace(reference_inputs=off))
+        find_stand_in(suspect._replace(reference_inputs=off))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +151,7 @@ def test_a_model_that_changed_since_it_was_captured_is_not_used(book, tmp_path):
     for parameter in engine.model.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     with pytest.raises(InputError, match="away from the reference"):
-        proved(suspect_in(side, "model.layers.0.mlp.up_proj"), engine)
+        check_stand_in(suspect_in(side, "model.layers.0.mlp.up_proj"), engine)
     engine.close()
 
 
@@ -166,31 +173,31 @@ def test_the_files_tell_nothing_of_what_is_the_same_or_of_two_mistakes(llama_onn
     assert compare_files(str(llama_onnx), str(twice), LAYER)[1] is None
 
 
-SUM, SHARD = (Explained(code, 1.0, {"alike": "both"}, "") for code in ("DX985", "DX984"))
+SUM, SHARD = (CauseHypothesis(code, 1.0, {"alike": "both"}, "") for code in ("DX985", "DX984"))
 
 
 def test_files_decide_between_what_explains_as_much():
-    found = together([SUM, SHARD], FileCause("DX984", "half of it is zero"))
+    found = merge_file_cause([SUM, SHARD], FileCause("DX984", "half of it is zero"))
     assert [each.code for each in found] == ["DX984", "DX985"]
     assert found[0].values == {"files": "half of it is zero", "witness": "agrees"}
 
 
 def test_files_alone_name_a_cause_that_is_less_sure():
-    (found, *_) = together([Explained("DX985", 0.3, {}, "")], FileCause("DX984", "zero"))
+    (found, *_) = merge_file_cause([CauseHypothesis("DX985", 0.3, {}, "")], FileCause("DX984", "zero"))
     assert (found.code, found.values["witness"]) == ("DX984", "alone")
     assert 0.5 < found.share < 0.9
-    assert together([], None) == []
+    assert merge_file_cause([], None) == []
 
 
 def test_files_say_what_is_wrong_with_weights_that_explain_it():
-    found = together(
-        [Explained("DX977", 1.0, {}, "")], FileCause("DX962", "of another base", {"found": "2e5"})
+    found = merge_file_cause(
+        [CauseHypothesis("DX977", 1.0, {}, "")], FileCause("DX962", "of another base", {"found": "2e5"})
     )
     assert (found[0].code, found[0].share, found[0].values["found"]) == ("DX962", 1.0, "2e5")
 
 
 def test_files_do_not_outvote_what_explains_the_numbers():
-    assert together([SUM], FileCause("DX975", "an epsilon")) == [SUM]
+    assert merge_file_cause([SUM], FileCause("DX975", "an epsilon")) == [SUM]
 
 
 # What a part is, its structure tells.
@@ -207,10 +214,10 @@ def graph_file(tmp_path, nodes, weights, *, ids=False, width=8):
     )  # fmt: skip
     path = tmp_path / "part.onnx"
     onnx.save(made.make_model(graph, opset_imports=[made.make_opsetid("", 18)], ir_version=9), path)
-    graph = graph_of(str(path))
-    return part_of(
-        Reader(graph, {"x": (1, 3) if ids else (1, 3, width)}),
-        calls_of(graph, module_nodes(graph)["block.part"])[0],
+    graph = load_graph(str(path))
+    return identify_part(
+        GraphReader(graph, {"x": (1, 3) if ids else (1, 3, width)}),
+        module_calls(graph, module_nodes(graph)["block.part"])[0],
     )
 
 
@@ -221,7 +228,7 @@ MATRIX = np.arange(32, dtype=np.float32).reshape(8, 4)
 def test_a_product_with_its_bias_is_known_by_its_operators(tmp_path):
     nodes = [("MatMul", ["x", "w"], "m", {}), ("Add", ["b", "m"], "y", {})]
     part = graph_file(tmp_path, nodes, {"w": MATRIX, "b": ROW[:4]})
-    assert isinstance(part, Linear)
+    assert isinstance(part, GraphLinear)
     assert np.array_equal(part.weight, MATRIX.T)
     assert np.array_equal(part.bias, ROW[:4])
 
@@ -234,7 +241,7 @@ def test_a_layer_norm_in_single_operators_is_known(tmp_path):
     ]  # fmt: skip
     weights = {"axis": np.array([-1]), "eps": np.array(1e-3, np.float32), "w": ROW, "b": -ROW}
     part = graph_file(tmp_path, nodes, weights)
-    assert isinstance(part, Norm)
+    assert isinstance(part, GraphNorm)
     assert part.centred
     assert part.eps == pytest.approx(1e-3)
     assert np.array_equal(part.weight, ROW)
@@ -244,7 +251,7 @@ def test_a_layer_norm_in_single_operators_is_known(tmp_path):
 def test_a_table_and_its_factor_are_known(tmp_path):
     nodes = [("Gather", ["w", "x"], "g", {}), ("Mul", ["g", "f"], "y", {})]
     part = graph_file(tmp_path, nodes, {"w": MATRIX, "f": np.array(8, np.float32)}, ids=True)
-    assert isinstance(part, Table)
+    assert isinstance(part, GraphEmbedding)
     assert part.scale == 8
 
 
@@ -300,7 +307,9 @@ def test_operators_are_onnx_operators(name):
     right = ReferenceEvaluator(model).run(
         None, {each.name: np.asarray(given[at]) for at, each in enumerate(values)}
     )
-    made = compute(op, [torch.as_tensor(np.asarray(each)) for each in given], settings, torch.float32)
+    made = compute_operator(
+        op, [torch.as_tensor(np.asarray(each)) for each in given], settings, torch.float32
+    )
     for one, other in zip(right, made, strict=True):
         np.testing.assert_allclose(other.numpy(), one, rtol=1e-5, atol=1e-5)
 
@@ -308,4 +317,4 @@ def test_operators_are_onnx_operators(name):
 def test_an_operator_nobody_knows_is_an_error():
     assert "Loop" not in OPERATORS
     with pytest.raises(UnknownOperatorError, match="Loop"):
-        compute("Loop", [], {}, torch.float32)
+        compute_operator("Loop", [], {}, torch.float32)

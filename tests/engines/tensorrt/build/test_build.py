@@ -15,8 +15,8 @@ from support.paths import SUPPORT
 
 trt = pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 
-from trtdx.engines.tensorrt.bindings import new_builder  # noqa: E402
-from trtdx.engines.tensorrt.build.build import build  # noqa: E402
+from trtdx.engines.tensorrt.bindings import create_builder  # noqa: E402
+from trtdx.engines.tensorrt.build.build import build_plan  # noqa: E402
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildCrashedError, BuildError  # noqa: E402
 from trtdx.engines.tensorrt.build.nouns import BuildOptions  # noqa: E402
 from trtdx.errors import InputError, UnknownNameError  # noqa: E402
@@ -28,7 +28,7 @@ PATIENCE_S = 30
 
 
 def compiled(name, **more):
-    return build(NETWORKS + name, profiles=[PROFILE], **more)
+    return build_plan(NETWORKS + name, profiles=[PROFILE], **more)
 
 
 def marked(built):
@@ -48,7 +48,7 @@ def is_gone(pid):
 
 @pytest.fixture(scope="module")
 def built():
-    return build(NETWORKS + "mlp", profiles=[PROFILE, {"x": ((1, 64), (8, 64), (64, 64))}])
+    return build_plan(NETWORKS + "mlp", profiles=[PROFILE, {"x": ((1, 64), (8, 64), (64, 64))}])
 
 
 class TestBuilt:
@@ -124,7 +124,7 @@ class TestVariants:
         assert "input" in built.left_out[0].reason
 
     def test_what_is_inside_a_loop_can_be_no_output(self):
-        built = build(NETWORKS + "looped", variant="outputs", selector="body.*.tanh, after")
+        built = build_plan(NETWORKS + "looped", variant="outputs", selector="body.*.tanh, after")
         assert list(marked(built)) == ["after_output"]
         assert len(built.left_out) == 30
         assert "not allowed to be in a loop" in built.left_out[0].reason
@@ -168,25 +168,25 @@ class TestLiveNetworks:
         from support.network_definitions import mlp
         from support.networks import LOG
 
-        builder = new_builder(trt, LOG)
+        builder = create_builder(trt, LOG)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         return network, mlp(network)
 
     def test_it_compiles_as_the_function_does(self):
         network, _ = self.network()
-        forked, started = build(network, profiles=[PROFILE]), compiled("mlp")
+        forked, started = build_plan(network, profiles=[PROFILE]), compiled("mlp")
         assert [kernel.nodes for kernel in forked.kernels] == [kernel.nodes for kernel in started.kernels]
         assert forked.plan_size == started.plan_size
 
     def test_it_is_unchanged_here(self):
         network, hidden = self.network()
-        built = build(network, profiles=[PROFILE], variant="outputs", registered={"hidden": hidden[0]})
+        built = build_plan(network, profiles=[PROFILE], variant="outputs", registered={"hidden": hidden[0]})
         assert marked(built) == {"hidden": "layers.0.fc_output"}
         assert (network.num_outputs, hidden[0].is_network_output) == (1, False)
 
     def test_its_own_logger_hears_nothing_and_we_hear_all(self, log):
         network, _ = self.network()
-        built = build(network, profiles=[PROFILE])
+        built = build_plan(network, profiles=[PROFILE])
         assert not log
         assert any("Engine generation completed" in message.text for message in built.messages)
 
@@ -209,7 +209,7 @@ print([kernel.nodes for kernel in built.kernels if kernel.nodes], built.weights_
 
     def test_a_function_object_cannot_be_sent(self):
         with pytest.raises(InputError, match="cannot be compiled by another") as caught:
-            build(lambda network: None)
+            build_plan(lambda network: None)
         assert "file.py:function" in caught.value.fix
 
 
@@ -240,7 +240,7 @@ class TestPlanFile:
 
     def test_an_unwritable_folder_is_told_before_anything_is_compiled(self):
         with pytest.raises(InputError, match=r"cannot be written to /proc/model\.plan"):
-            build(NETWORKS + "told_its_id", plan="/proc/model.plan")
+            build_plan(NETWORKS + "told_its_id", plan="/proc/model.plan")
 
     def test_a_folder_is_no_file(self, tmp_path):
         with pytest.raises(InputError, match="is a folder"):
@@ -265,13 +265,13 @@ class TestEnding:
         file = tmp_path / "pid"
         monkeypatch.setenv("TRTDX_TEST_PID", str(file))
         with pytest.raises(BuildCancelledError):
-            build(NETWORKS + "told_its_id", cancel=file.exists, options=BuildOptions(cancel_s=0.1))
+            build_plan(NETWORKS + "told_its_id", cancel=file.exists, options=BuildOptions(cancel_s=0.1))
         assert is_gone(int(file.read_text()))
 
     def test_one_that_takes_too_long_is_ended(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TRTDX_TEST_PID", str(tmp_path / "pid"))
         with pytest.raises(BuildCancelledError, match=r"longer than 0.2 s"):
-            build(NETWORKS + "told_its_id", options=BuildOptions(timeout_s=0.2, cancel_s=0.1))
+            build_plan(NETWORKS + "told_its_id", options=BuildOptions(timeout_s=0.2, cancel_s=0.1))
 
     def test_control_c_ends_the_child(self, tmp_path, monkeypatch):
         file = tmp_path / "pid"
@@ -283,7 +283,7 @@ class TestEnding:
             return False
 
         with pytest.raises(KeyboardInterrupt):
-            build(NETWORKS + "told_its_id", cancel=interrupted)
+            build_plan(NETWORKS + "told_its_id", cancel=interrupted)
         assert is_gone(int(file.read_text()))
 
     def test_the_child_ends_with_a_killed_parent(self, tmp_path):
@@ -313,7 +313,7 @@ class TestDying:
         with pytest.raises(
             BuildCrashedError, match="crashed with SIGSEGV inside TensorRT's compiler"
         ) as caught:
-            build(f"{HERE / 'faulty_networks.py'}:fp4_left_open")
+            build_plan(f"{HERE / 'faulty_networks.py'}:fp4_left_open")
         assert caught.value.signal == signal.SIGSEGV.name
         assert "the last it said: " in caught.value.message
 
@@ -328,7 +328,7 @@ class TestDying:
 
     def test_what_the_user_raised_is_told_with_its_place(self):
         with pytest.raises(BuildError, match=r"AttributeError: .*add_nothing") as caught:
-            build(f"{HERE / 'faulty_networks.py'}:raises")
+            build_plan(f"{HERE / 'faulty_networks.py'}:raises")
         assert any("faulty_networks.py" in message.text for message in caught.value.messages)
 
 
@@ -336,7 +336,7 @@ class TestSources:
     def test_a_module_by_name(self, monkeypatch):
         monkeypatch.syspath_prepend(str(HERE))
         assert (
-            build("support.network_definitions:mlp", profiles=[PROFILE]).source
+            build_plan("support.network_definitions:mlp", profiles=[PROFILE]).source
             == "support.network_definitions:mlp"
         )
 
@@ -356,12 +356,12 @@ class TestSources:
     )
     def test_what_is_not_there(self, source, words):
         with pytest.raises((InputError, BuildError), match=words):
-            build(source)
+            build_plan(source)
 
     def test_a_job_larger_than_a_pipe_holds(self):
         many = {f"past_key_values.{number}.key": ((1,), (2,), (3,)) for number in range(5000)}
         with pytest.raises(BuildError, match=r"gives shapes for past_key_values\.0\.key"):
-            build(NETWORKS + "mlp", profiles=[many])
+            build_plan(NETWORKS + "mlp", profiles=[many])
 
     def test_a_flag_nobody_knows(self):
         with pytest.raises(BuildError, match="no builder flag is called 'REFITT'") as caught:

@@ -10,12 +10,12 @@ from support.paths import SUPPORT
 pytest.importorskip("tensorrt_rtx", reason="compiles with the real TensorRT")
 pytest.importorskip("onnx")
 
-from trtdx.capture.build.findings import findings_from
-from trtdx.capture.build.report import build_report
-from trtdx.engines.tensorrt.build.build import build
+from trtdx.capture.build.findings import findings_from_build
+from trtdx.capture.build.report import render_build_report
+from trtdx.engines.tensorrt.build.build import build_plan
 from trtdx.engines.tensorrt.build.errors import BuildError
 from trtdx.engines.tensorrt.build.nouns import BuildOptions
-from trtdx.engines.tensorrt.build.observer_effect import observer_effect
+from trtdx.engines.tensorrt.build.observer_effect import compare_builds
 from trtdx.model import Report
 
 HERE = SUPPORT
@@ -30,12 +30,12 @@ def rows(section):
 
 @pytest.fixture(scope="module")
 def plain():
-    return build(MLP, profiles=PROFILE)
+    return build_plan(MLP, profiles=PROFILE)
 
 
 @pytest.fixture(scope="module")
 def effect(plain):
-    return observer_effect(plain, build(MLP, profiles=PROFILE, variant="outputs", selector="layers.*.fc"))
+    return compare_builds(plain, build_plan(MLP, profiles=PROFILE, variant="outputs", selector="layers.*.fc"))
 
 
 class TestOfAnMlp:
@@ -60,10 +60,10 @@ class TestOfAnMlp:
         assert effect.text == "marking 3 tensors changed 4 kernels into 6, and split 2 fused ones"
 
     def test_debug_tensors_change_nothing(self, plain):
-        debug = build(MLP, profiles=PROFILE, variant="debug-tensors", selector="layers.*.fc")
-        effect = observer_effect(plain, debug)
+        debug = build_plan(MLP, profiles=PROFILE, variant="debug-tensors", selector="layers.*.fc")
+        effect = compare_builds(plain, debug)
         assert (effect.changed, effect.splits, effect.added) == (False, (), ())
-        assert effect.text == "marking 3 tensors left all 4 kernels as they were"
+        assert effect.summary == "marking 3 tensors left all 4 kernels as they were"
 
 
 def shapes(batches, lengths, pasts, mask=0):
@@ -87,11 +87,11 @@ def profiles():
 
 @pytest.fixture(scope="module")
 def production(llama_onnx, profiles):
-    return build(llama_onnx, profiles=profiles)
+    return build_plan(llama_onnx, profiles=profiles)
 
 
 def test_a_report_has_the_effect_and_the_plan(effect, book):
-    report = build_report(effect.debug, book, production=effect.production)
+    report = render_build_report(effect.debug, book, production=effect.production)
     assert [section.key for section in report.sections] == [
         "observer", "observer-kernels", "observer-fusions", "observer-added", "plan", "bindings", "marked",
     ]  # fmt: skip
@@ -102,8 +102,8 @@ def test_a_report_has_the_effect_and_the_plan(effect, book):
 
 def test_a_report_of_a_failure_has_its_cause(book):
     with pytest.raises(BuildError) as caught:
-        build(MLP)
-    report = build_report(caught.value, book)
+        build_plan(MLP)
+    report = render_build_report(caught.value, book)
     assert [finding.code for finding in report.findings] == ["DX142"]
     assert report.summary.text == "no plan was made"
 
@@ -112,8 +112,8 @@ class TestOfALlama:
     """Exported as a user would; the shape of the table in recipes §2.1."""
 
     def test_outputs_by_the_modules_of_the_file(self, llama_onnx, production, profiles):
-        debug = build(llama_onnx, profiles=profiles, variant="outputs", selector=LINEARS)
-        effect = observer_effect(production, debug)
+        debug = build_plan(llama_onnx, profiles=profiles, variant="outputs", selector=LINEARS)
+        effect = compare_builds(production, debug)
         assert len(debug.marked) == 3 * 7
         assert len(debug.outputs) == len(production.outputs) + 3 * 7
         assert len(debug.kernels) > len(production.kernels)
@@ -121,18 +121,18 @@ class TestOfALlama:
         assert debug.output_bytes > production.output_bytes
 
     def test_nothing_is_wrong_with_it(self, production, book):
-        assert findings_from(production, book) == []
+        assert findings_from_build(production, book) == []
 
     def test_all_debug_tensors_but_those_that_cannot_be(self, llama_onnx, production, profiles, book):
-        debug = build(llama_onnx, profiles=profiles, variant="debug-tensors", selector="**")
-        assert not observer_effect(production, debug).changed
+        debug = build_plan(llama_onnx, profiles=profiles, variant="debug-tensors", selector="**")
+        assert not compare_builds(production, debug).changed
         reasons = [each.reason for each in debug.left_out]
         assert any("shape tensor" in reason for reason in reasons)
         assert any("no runners that implement it" in reason for reason in reasons)
-        assert observer_effect(production, debug).sections()[-1].key == "left-out"
-        assert findings_from(debug, book) == []
+        assert compare_builds(production, debug).sections()[-1].key == "left-out"
+        assert findings_from_build(debug, book) == []
 
     def test_a_mask_of_another_length_is_taken_and_told(self, llama_onnx, book):
         wrong = shapes((1, 2, 4), (1, 1, 1), (1, 16, 63), mask=7)
-        built = build(llama_onnx, profiles=[wrong], options=BuildOptions(compute_capabilities=("8.9",)))
-        assert "DX938" in [each.code for each in findings_from(built, book)]
+        built = build_plan(llama_onnx, profiles=[wrong], options=BuildOptions(compute_capabilities=("8.9",)))
+        assert "DX938" in [each.code for each in findings_from_build(built, book)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.engines.tensorrt.build.nouns import Binding, Message
-from trtdx.engines.tensorrt.execute.output_bounds import computed_size, dims_from, largest
-from trtdx.engines.tensorrt.network.profiles import check_profiles, parse_profile, profile_from
+from trtdx.engines.tensorrt.build.nouns import Binding, BuildMessage
+from trtdx.engines.tensorrt.build.output_bounds import dim_bounds_from_messages, evaluate_size, largest_dims
+from trtdx.engines.tensorrt.network.profiles import check_profiles, parse_profile, profile_from_argument
 from trtdx.errors import InputError
 
 INPUTS = (Binding("ids", "INT64", ("batch", "seq")), Binding("scale", "FLOAT", (4,)))
@@ -43,7 +43,7 @@ def test_what_is_no_profile(text):
 @pytest.mark.parametrize("shapes", [((1,), (2,)), 5, ((1,), (2,), ("a",))])
 def test_what_is_no_range(shapes):
     with pytest.raises(InputError, match="ids"):
-        profile_from({"ids": shapes})
+        profile_from_argument({"ids": shapes})
 
 
 def test_a_dynamic_input_without_shapes_is_named_with_the_remedy():
@@ -63,15 +63,15 @@ def test_fixed_inputs_need_nothing():
 
 
 def test_sums_are_those_of_one_profile():
-    sizes = largest(INPUTS, {"ids": ((1, 1), (2, 2), (4, 128))})
+    sizes = largest_dims(INPUTS, {"ids": ((1, 1), (2, 2), (4, 128))})
     assert sizes == {"batch": 4, "seq": 128, "ids#0": 4, "ids#1": 128}
-    assert computed_size("(+ seq 3)", sizes) == 131
-    assert computed_size("(* (# 0 (SHAPE ids)) (+ 1 1))", sizes) == 8
+    assert evaluate_size("(+ seq 3)", sizes) == 131
+    assert evaluate_size("(* (# 0 (SHAPE ids)) (+ 1 1))", sizes) == 8
 
 
 @pytest.mark.parametrize("text", ["", "(", ")", "(+ seq what)", "(/ seq 2)", "seq seq", "(+", "()" * 500])
 def test_what_is_not_understood_is_unknown(text):
-    assert computed_size(text, {"seq": 5}) is None
+    assert evaluate_size(text, {"seq": 5}) is None
 
 
 def test_the_last_attempt_counts():
@@ -84,4 +84,6 @@ def test_the_last_attempt_counts():
         "        [1,4]\tseq",
     ]
     lines += ["Graph construction completed in 0 s", "    Output 0", "        7\t7"]
-    assert dims_from([Message(0, "VERBOSE", line) for line in lines]) == {("a b", 0): [(4, "seq")]}
+    assert dim_bounds_from_messages([BuildMessage(0, "VERBOSE", line) for line in lines]) == {
+        ("a b", 0): [(4, "seq")]
+    }

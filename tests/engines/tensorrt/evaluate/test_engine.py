@@ -20,11 +20,11 @@ from support.networks import LOG, Net  # noqa: E402
 from support.onnx_models import FLOAT, INT64, external, model, names, node  # noqa: E402
 from support.plugin_networks import network_with_plugin  # noqa: E402
 from trtdx.engines.errors import EvaluationError, LayerError, MissingPluginError  # noqa: E402
-from trtdx.engines.generate import generate  # noqa: E402
-from trtdx.engines.onnxruntime.replay import replay  # noqa: E402
+from trtdx.engines.generate import generate_tokens  # noqa: E402
+from trtdx.engines.onnxruntime.replay import replay_onnx_module  # noqa: E402
 from trtdx.engines.tensorrt.evaluate.engine import TrtEngine  # noqa: E402
 from trtdx.engines.tensorrt.network import parse_onnx  # noqa: E402
-from trtdx.engines.tensorrt.network.places import places_of_network, tensors_at  # noqa: E402
+from trtdx.engines.tensorrt.network.places import places_by_tensor, places_of_network  # noqa: E402
 from trtdx.errors import InputError, UnknownNameError  # noqa: E402
 
 NONE = trt.MatrixOperation.NONE
@@ -62,7 +62,7 @@ def mlp(net):
 def test_names_of_layers_are_paths_in_modules(mlp):
     placed = places_of_network(mlp.trt)
     proj = "Model.layers.1.proj.multiply_collect_L286.matmul_L1102.MATRIX_MULTIPLY_0"
-    assert [(spot.place.path, spot.place.port, spot.tensor) for spot in placed.select("**:*, !.:*")] == [
+    assert [(spot.place.path, spot.place.port, spot.tensor) for spot in placed.select_places("**:*, !.:*")] == [
         ("layers.0", "in", "x"), ("layers.0.mlp", "in", "x"), ("layers.0.mlp.fc", "in", "x"),
         ("layers.0.mlp.fc", "out", "layers.0.mlp/fc_output"), ("layers.0.mlp.act", "in", "layers.0.mlp/fc_output"),
         ("layers.0.mlp.act", "out", "layers.0.mlp/act_output"), ("layers.0.mlp", "out", "layers.0.mlp/act_output"),
@@ -76,15 +76,15 @@ def test_names_of_layers_are_paths_in_modules(mlp):
 
 def test_one_selector_language(mlp):
     placed = places_of_network(mlp.trt)
-    assert set(tensors_at(placed, "op:matrix_multiply")) == {"layers.0.mlp/fc_output", "y"}
-    assert set(tensors_at(placed, "**.proj:out")) == {"y"}
-    assert set(tensors_at(placed, "layers.0.mlp:*")) == {"x", "layers.0.mlp/act_output"}
-    assert set(tensors_at(placed, "tensor:*fc_output, dtype:fp32 & tensor:y")) == {
+    assert set(places_by_tensor(placed, "op:matrix_multiply")) == {"layers.0.mlp/fc_output", "y"}
+    assert set(places_by_tensor(placed, "**.proj:out")) == {"y"}
+    assert set(places_by_tensor(placed, "layers.0.mlp:*")) == {"x", "layers.0.mlp/act_output"}
+    assert set(places_by_tensor(placed, "tensor:*fc_output, dtype:fp32 & tensor:y")) == {
         "layers.0.mlp/fc_output",
         "y",
     }
     with pytest.raises(InputError, match=r"nothing is selected by 'layers\.0\.mpl'") as caught:
-        placed.select("layers.0.mpl")
+        placed.select_places("layers.0.mpl")
     assert "mlp" in caught.value.fix
 
 
@@ -95,7 +95,7 @@ def test_layers_that_stand_before_what_they_need_are_listed_after_it(net):
     first.set_input(0, second.get_output(0))
     first.name, second.name = "b/neg", "a/abs"
     net.out(first)
-    outs = [spot.place.path for spot in places_of_network(net.trt).spots if spot.place.op == "UNARY"]
+    outs = [spot.place.path for spot in places_of_network(net.trt).tensor_places if spot.place.op == "UNARY"]
     assert outs == ["a.abs", "b.neg"]
     _, seen, _ = watched(net.trt, "a.abs, b.neg", {"x": ONE})
     assert [each.place.path for each in seen] == ["a.abs", "b.neg"]
@@ -141,7 +141,7 @@ def test_nothing_of_the_file_is_lost(odd, cond):
     feeds, theirs = {"x": ONE * 3, "cond": np.array(cond)}, []
     onnxruntime.OrtEngine(odd, "**:*", sink=theirs.append, optimisation="none", threads=1).run(feeds)
     _, ours, engine = watched(odd, "**:*, !tensorrt.**", feeds)
-    assert (engine.placed.renamed, engine.placed.lost) == ({}, {})
+    assert (engine.network_places.renamed, engine.network_places.lost) == ({}, {})
     assert [each.place for each in ours] == [each.place for each in theirs]
     assert all(np.allclose(a.tensor, b.tensor) for a, b in zip(ours, theirs, strict=True))
 
@@ -175,7 +175,7 @@ def test_functions_are_inlined_so_that_names_are_those_of_the_places(tmp_path):
     path.write_bytes(proto.SerializeToString())
     _, seen, engine = watched(path, "op:Add", {"x": np.array([1, 2], np.float32)})
     assert [each.tensor.tolist() for each in seen] == [[2, 4], [-4, -8], [8, 16]]
-    assert engine.placed.lost == {}
+    assert engine.network_places.lost == {}
     # A network that somebody else parsed names the tensors inside in its own way, and that is told.
     other = Net()
     assert trt.OnnxParser(other.trt, LOG).parse_from_file(str(path))
@@ -194,9 +194,9 @@ def test_a_name_the_parser_changed_is_followed_and_told(tmp_path):
     nodes += [node("Neg", ["b"], [taken]), node("Abs", [taken], ["y"])]
     model(path, nodes, inputs, [("b", FLOAT, ["n", 4]), ("y", FLOAT, ["n", 4])])
     result, seen, engine = watched(path, f"op:Neg & tensor:{taken}", {"x": ONE * 2, "cond": np.array(True)})
-    assert list(engine.placed.renamed) == [taken]
-    assert engine.placed.renamed[taken] != taken
-    assert engine.details["renamed"] == engine.placed.renamed
+    assert list(engine.network_places.renamed) == [taken]
+    assert engine.network_places.renamed[taken] != taken
+    assert engine.details["renamed"] == engine.network_places.renamed
     assert np.array_equal(seen[0].tensor, -result["b"])
 
 
@@ -222,7 +222,7 @@ def test_a_step(mlp):
 def test_steps_are_counted_and_the_same_network_is_watched_twice(mlp):
     first, second = [], []
     engine = TrtEngine(mlp.trt, "act", sink=first.append)
-    other = engine.watching("fc", second.append)
+    other = engine.with_selector("fc", second.append)
     for _ in range(2):
         engine.run({"x": ONE})
     other.run({"x": ONE})
@@ -236,12 +236,12 @@ def test_steps_are_counted_and_the_same_network_is_watched_twice(mlp):
 def test_what_a_layer_reads_is_told(mlp):
     engine = TrtEngine(mlp.trt)
     (place,) = [each for each in engine.places() if each.tensor == "y"]
-    data, constant = engine.reads(place)
+    data, constant = engine.operator_inputs(place)
     assert (data.tensor, data.constant) == ("layers.0.mlp/act_output", None)
     engine.run({"x": ONE})
-    assert engine.reads(place)[1].constant.shape == (4, 4)
+    assert engine.operator_inputs(place)[1].constant.shape == (4, 4)
     assert constant.tensor
-    assert engine.reads(engine.places()[0]) == []
+    assert engine.operator_inputs(engine.places()[0]) == []
 
 
 def test_a_closed_engine_opens_again(mlp, odd):
@@ -313,7 +313,7 @@ def test_a_decoder_is_generated_with(tmp_path):
     )  # fmt: skip
     seen = []
     engine = TrtEngine(path, "tensor:sum", sink=seen.append)
-    assert [step.tokens.tolist() for step in generate(engine, [[1, 2], [4, 1]], 3)] == [
+    assert [step.tokens.tolist() for step in generate_tokens(engine, [[1, 2], [4, 1]], 3)] == [
         [3, 5],
         [6, 10],
         [12, 20],
@@ -328,12 +328,12 @@ def test_a_module_of_a_network_made_with_the_api_is_replayed(mlp):
     _, seen, engine = watched(mlp.trt, "layers.0.mlp:*, Model.layers.1:*", {"x": ONE})
     captured = {each.place.name: each.tensor for each in seen}
     again = []
-    other = engine.watching("**.proj:out, layers.0.**", again.append)
+    other = engine.with_selector("**.proj:out, layers.0.**", again.append)
     entering = {"in": captured["Model.layers.1:in"]}
-    (result,) = replay(other, "Model.layers.1", entering, step=5).values()
+    (result,) = replay_onnx_module(other, "Model.layers.1", entering, step=5).values()
     assert np.array_equal(result, captured["Model.layers.1:out"])
     assert [(each.place.name, each.step) for each in again] == [("Model.layers.1.proj:out", 5)]
-    (result,) = replay(other, "mlp", {"layers.0.mlp:in": captured["layers.0.mlp:in"]}).values()
+    (result,) = replay_onnx_module(other, "mlp", {"layers.0.mlp:in": captured["layers.0.mlp:in"]}).values()
     assert np.array_equal(result, captured["layers.0.mlp:out"])
 
 
@@ -349,7 +349,7 @@ def test_a_module_of_a_network_made_with_the_api_is_replayed(mlp):
 )
 def test_replays_that_cannot_be(mlp, scope, inputs, told):
     with pytest.raises((InputError, UnknownNameError, LayerError), match=told):
-        replay(TrtEngine(mlp.trt), scope, inputs)
+        replay_onnx_module(TrtEngine(mlp.trt), scope, inputs)
 
 
 def test_any_tensor_is_computed_from_any_that_are_given(mlp):

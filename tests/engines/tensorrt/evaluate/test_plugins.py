@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import LayerError, MissingPluginError, UnsupportedLayerError
-from trtdx.engines.tensorrt import evaluate, prepare
+from trtdx.engines.tensorrt import evaluate, prepare_network
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")
@@ -56,7 +56,7 @@ def test_a_plugin_without_reference_stops_and_everything_before_is_there(with_pl
 def test_steps_go_on_until_the_plugin(with_plugin):
     seen = []
     with pytest.raises(MissingPluginError):
-        seen.extend(layer.name for layer, _ in prepare(with_plugin).steps({"x": X}))
+        seen.extend(layer.name for layer, _ in prepare_network(with_plugin).iterate_layers({"x": X}))
     assert len(seen) == 2
 
 

@@ -23,7 +23,12 @@ ml_dtypes = pytest.importorskip("ml_dtypes")
 from trtdx.engines.errors import EvaluationError  # noqa: E402
 from trtdx.engines.tensorrt.execute import device  # noqa: E402
 from trtdx.engines.tensorrt.execute import plan as module  # noqa: E402
-from trtdx.engines.tensorrt.execute.plan import Execution, NoDriverError, execute, listener_class  # noqa: E402
+from trtdx.engines.tensorrt.execute.plan import (  # noqa: E402
+    NoDriverError,
+    PlanExecution,
+    debug_listener_class,
+    execute_plan,
+)
 from trtdx.errors import InputError  # noqa: E402
 from trtdx.tensors.taps import Place  # noqa: E402
 
@@ -74,7 +79,7 @@ def test_without_a_driver_there_is_one_clear_error(plan):
     with pytest.raises(
         NoDriverError, match=r"executed by a GPU, and here there is no NVIDIA driver"
     ) as caught:
-        execute(plan, {"x": np.ones(4, np.float32)})
+        execute_plan(plan, {"x": np.ones(4, np.float32)})
     assert "evaluate" in caught.value.fix
     assert caught.value.verify == "nvidia-smi -L"
 
@@ -110,15 +115,15 @@ def test_what_is_no_whole_plan_is_told_before_the_driver_is_asked(plan, tmp_path
     (tmp_path / "bad.plan").write_bytes(data)
     for given in (data, tmp_path / "bad.plan"):
         with pytest.raises(InputError, match=told):
-            execute(given, {})
+            execute_plan(given, {})
     with pytest.raises(InputError, match="cannot read"):
-        execute(tmp_path / "absent.plan", {})
+        execute_plan(tmp_path / "absent.plan", {})
 
 
 def test_a_plan_of_the_other_product(plan):
     classic = b"ftrt" + plan.read_bytes()[4:]
     with pytest.raises(InputError, match=r"the plan is TensorRT's, and this is TensorRT-RTX"):
-        module.loaded(trt, classic)
+        module.load_engine(trt, classic)
 
 
 # Every name that is used exists
@@ -191,7 +196,7 @@ def test_tensors_of_torch_have_what_is_asked_of_them():
 
 def test_the_listener_has_the_signature_of_the_bindings():
     told = trt.IDebugListener.process_debug_tensor.__doc__
-    names = list(inspect.signature(listener_class(trt).process_debug_tensor).parameters)[1:]
+    names = list(inspect.signature(debug_listener_class(trt).process_debug_tensor).parameters)[1:]
     places = [told.index(f" {name}: ") for name in names]
     assert names == ["addr", "location", "type", "shape", "name", "stream"]
     assert places == sorted(places)
@@ -329,7 +334,7 @@ X = np.array([1.5, -2.0, 3.0], np.float32)
 
 def stand_in(sink=None, places=None):
     engine, seen = StandInEngine(), []
-    return Execution(trt, engine, StandInMemory(), sink or seen.append, places or {}), engine, seen
+    return PlanExecution(trt, engine, StandInMemory(), sink or seen.append, places or {}), engine, seen
 
 
 def test_stand_in_outputs_and_debug_tensors_of_every_type():
@@ -378,7 +383,7 @@ def test_stand_in_what_does_not_fit_is_told():
     with pytest.raises(InputError, match="x is float64"):
         execution.run({"x": np.ones(2)})
     with pytest.raises(EvaluationError, match="optimization profile 3"):
-        execution.choose(3)
+        execution.use_profile(3)
     engine.works = False
     with pytest.raises(EvaluationError, match="does not execute"):
         execution.run({"x": X})
@@ -393,6 +398,6 @@ def test_an_address_in_a_capsule():
         module.ctypes.py_object,
         [module.ctypes.c_void_p, module.ctypes.c_char_p, module.ctypes.c_void_p],
     )
-    assert module._address(make(1234, None, None)) == 1234
-    assert module._address(make(99, b"a name", None)) == 99
-    assert module._address(42) == 42
+    assert module._address_from_capsule(make(1234, None, None)) == 1234
+    assert module._address_from_capsule(make(99, b"a name", None)) == 99
+    assert module._address_from_capsule(42) == 42

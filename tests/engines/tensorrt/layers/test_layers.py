@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.evaluate.kernels import PLUGINS
-from trtdx.engines.tensorrt.layers.table import MAKERS
-from trtdx.engines.tensorrt.network.graph import IN_CONDITIONAL, IN_LOOP
+from trtdx.engines.tensorrt.evaluate.kernels import PLUGIN_KINDS
+from trtdx.engines.tensorrt.layers.kernel_registry import KERNEL_MAKERS
+from trtdx.engines.tensorrt.network.graph import CONDITIONAL_KINDS, LOOP_KINDS
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")
@@ -434,5 +434,5 @@ def test_every_kind_of_layer_of_these_bindings_is_known(net):
     """Those that are not in the table are borders of loops and conditionals, plugins and collectives."""
     net.out(net.add_identity(net.input("x", (1,))))
     net.prepare()
-    special = {*IN_LOOP, *IN_CONDITIONAL, *PLUGINS, "DIST_COLLECTIVE"}
-    assert set(trt.LayerType.__members__) - special - set(MAKERS) == set()
+    special = {*LOOP_KINDS, *CONDITIONAL_KINDS, *PLUGIN_KINDS, "DIST_COLLECTIVE"}
+    assert set(trt.LayerType.__members__) - special - set(KERNEL_MAKERS) == set()

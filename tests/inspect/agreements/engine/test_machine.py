@@ -11,11 +11,11 @@ from support.make_engine import make_checkpoint, make_engine, plan_bytes
 from support.make_hf import make_hf_model
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.engine import conflicts, plans
 from trtdx.inspect.agreements.engine import machine as machine_agreements
 from trtdx.inspect.facts.artifact import Deployment
-from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from_flags
 from trtdx.inspect.readers import read_artifact
 from trtdx.model import Severity
 
@@ -28,8 +28,8 @@ def found(book):
 
     def ask(*paths, runtime="", gpu="", gpus=0):
         artifacts = [read_artifact(HOST, str(path)) for path in paths]
-        machine = machine_from(runtime=runtime, gpu=gpu, gpus=gpus)
-        return findings_from(
+        machine = machine_from_flags(runtime=runtime, gpu=gpu, gpus=gpus)
+        return judge_findings(
             agreements_in(machine_agreements, plans, conflicts),
             Deployment((*artifacts, *([machine] if machine else []))),
             book,

@@ -42,7 +42,9 @@ MODELS = {
 def test_tensor_parallel_sizes_of_published_models(name):
     (heads, kv_heads, inner), works = MODELS[name]
     model = f"[hf]\nnum_heads = {heads}\nnum_kv_heads = {kv_heads}\nintermediate_size = {inner}\n"
-    accepted = {size for size in parallel.SIZES if not codes(f"{model}[command]\ntp_size = {size}\n")}
+    accepted = {
+        size for size in parallel.PARALLEL_SIZES if not codes(f"{model}[command]\ntp_size = {size}\n")
+    }
     assert accepted == works
 
 
@@ -55,7 +57,7 @@ def test_the_sizes_that_would_work_are_named():
     assert (violation.values["best"], violation.values["rest"]) == (4, 2)
 
 
-@given(st.integers(1, 128), st.integers(1, 128), st.sampled_from(parallel.SIZES))
+@given(st.integers(1, 128), st.integers(1, 128), st.sampled_from(parallel.PARALLEL_SIZES))
 def test_what_is_named_to_work_works(heads, kv_heads, tp_size):
     text = f"[hf]\nnum_heads = {heads}\nnum_kv_heads = {kv_heads}\n[command]\ntp_size = "
     for code, violation in found(f"{text}{tp_size}\n"):
@@ -121,5 +123,5 @@ def test_flags_of_a_command_line_are_understood(tmp_path):
     command = command_from_text(RealHost(), "trtllm-serve /model --tp_size 8 --ep_size 8", "--command")
     model = deployment_from_example("[hf]\nnum_heads = 32\nnum_kv_heads = 8\nnum_experts = 60\n")
     deployment = Deployment((*model.artifacts, command))
-    [violation] = parallel.experts.check(deployment)
+    [violation] = parallel.expert_parallel.check(deployment)
     assert violation.values["works"] == "1, 2, 3, 4, 5, 6 or 12"

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.make_settings import PADDED, engine
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.engine import lengths, limits, shapes
 from trtdx.inspect.agreements.server import limits as server_limits
 from trtdx.inspect.facts.artifact import Artifact, Deployment, Fact
-from trtdx.inspect.requests.request_shapes import Checker
-from trtdx.inspect.requests.requests import Request, parse_request, read_requests
+from trtdx.inspect.requests.request_shapes import RequestChecker
+from trtdx.inspect.requests.requests import Request, parse_request, read_request_trace
 from trtdx.knowledge.load import load_book
 
 BOOK = load_book(RealHost())
@@ -25,7 +25,7 @@ FMHA = {"plugin__context_fmha": True, "plugin__use_paged_context_fmha": True}
 
 
 def found(*artifacts: Artifact):
-    return findings_from(agreements_in(lengths, shapes, limits, server_limits), Deployment(artifacts), BOOK)
+    return judge_findings(agreements_in(lengths, shapes, limits, server_limits), Deployment(artifacts), BOOK)
 
 
 def asked(artifact: Artifact, text: str, *others: Artifact):
@@ -141,7 +141,9 @@ def test_what_chunking_cannot_save_is_told_apart(tmp_path):
     path = tmp_path / "trace.jsonl"
     lengths = [(100, 10)] * 5 + [(5000, 10)] * 2 + [(9000, 10)]
     path.write_text("".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths))
-    findings = [each for each in found(long, read_requests(RealHost(), str(path))) if each.code == "DX270"]
+    findings = [
+        each for each in found(long, read_request_trace(RealHost(), str(path))) if each.code == "DX270"
+    ]
     assert [each.severity.value for each in findings] == ["error", "warning"]
     assert "(1 of 8 requests)" in findings[0].message
     assert "(2 of 8 requests)" in findings[1].message
@@ -203,7 +205,7 @@ def test_a_trace_gives_one_finding_for_each_cause_with_counts(tmp_path):
     path = tmp_path / "trace.jsonl"
     lengths = [(100, 10)] * 5 + [(5000, 10)] * 2 + [(6000, 10)] + [(3000, 2000)]
     path.write_text("".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths))
-    by_code = {each.code: each for each in found(engine(**FMHA), read_requests(RealHost(), str(path)))}
+    by_code = {each.code: each for each in found(engine(**FMHA), read_request_trace(RealHost(), str(path)))}
     assert set(by_code) == {"DX270", "DX271"}
     assert "6000 tokens" in by_code["DX270"].message
     assert "(3 of 9 requests)" in by_code["DX270"].message
@@ -256,7 +258,7 @@ def words(sizes) -> str:
 
 @given(SOME, SIZES)
 def test_a_request_inside_all_limits_gives_nothing(artifact, sizes):
-    s = Checker(artifact).settings
+    s = RequestChecker(artifact).settings
     beam, prompt = min(sizes[3], s.max_beam_width), min(sizes[1], s.max_input_len, s.max_num_tokens)
     batch = max(1, min(sizes[0], s.max_batch_size, s.max_num_tokens // max(prompt, beam)))
     answer = min(sizes[2], s.max_seq_len - prompt)
@@ -266,7 +268,7 @@ def test_a_request_inside_all_limits_gives_nothing(artifact, sizes):
 @given(SOME, SIZES)
 def test_what_no_finding_speaks_of_fits(artifact, sizes):
     if not asked(artifact, words(sizes)):
-        assert Checker(artifact).takes(Request(*sizes))
+        assert RequestChecker(artifact).accepts(Request(*sizes))
 
 
 @given(SOME, SIZES, SIZES)

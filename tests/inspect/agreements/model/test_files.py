@@ -15,8 +15,8 @@ from support.make_hf import (
     write_safetensors,
 )
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import agreements_in, table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table, agreements_in
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import files
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
@@ -28,7 +28,7 @@ SMALL = {"num_hidden_layers": 4, "vocab_size": 1024}
 
 def found(book, *paths, rows=None):
     artifacts = tuple(read_artifact(RealHost(), str(path)) for path in paths)
-    return findings_from(rows or table(), Deployment(artifacts), book)
+    return judge_findings(rows or agreement_table(), Deployment(artifacts), book)
 
 
 def codes(book, *paths):

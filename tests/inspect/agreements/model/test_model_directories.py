@@ -18,8 +18,8 @@ from support.make_hf import (
     write_safetensors,
 )
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
 
@@ -28,7 +28,7 @@ SMALL = {"num_hidden_layers": 4, "vocab_size": 1024}
 
 def found(book, *paths):
     artifacts = tuple(read_artifact(RealHost(), str(path)) for path in paths)
-    return findings_from(table(), Deployment(artifacts), book)
+    return judge_findings(agreement_table(), Deployment(artifacts), book)
 
 
 def codes(book, *paths):

@@ -11,15 +11,15 @@ import pytest
 from support import make_onnx as make
 from trtdx.errors import MissingExtraError
 from trtdx.formats.onnx.strip import strip_weights
-from trtdx.formats.wire import Source
+from trtdx.formats.protobuf_wire import WireStream
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import onnx as onnx_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.profiles.onnx_profiles import profile_problems
-from trtdx.inspect.profiles.onnx_shapes import with_shapes_checked
-from trtdx.inspect.readers.onnx import model as onnx
+from trtdx.inspect.profiles.onnx_shapes import check_deployment_shapes
+from trtdx.inspect.readers.onnx import onnx_file as onnx
 from trtdx.inspect.readers.onnx import profile_file
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
@@ -34,14 +34,14 @@ def findings(tmp_path):
 
     def check(made, *profiles):
         path = str(made) if hasattr(made, "exists") else make.saved(tmp_path / "model.onnx", made)
-        artifacts = [onnx.read(HOST, path)]
+        artifacts = [onnx.read_onnx_file(HOST, path)]
         if profiles:
             (tmp_path / "profiles.json").write_text(
                 json.dumps({"profiles": [each for each in profiles if each]})
             )
-            artifacts.append(profile_file.read(HOST, str(tmp_path / "profiles.json")))
-        deployment = with_shapes_checked(HOST, Deployment(tuple(artifacts)))
-        return findings_from(agreements_in(onnx_agreements), deployment, BOOK)
+            artifacts.append(profile_file.read_profile_file(HOST, str(tmp_path / "profiles.json")))
+        deployment = check_deployment_shapes(HOST, Deployment(tuple(artifacts)))
+        return judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
 
     return check
 
@@ -196,40 +196,42 @@ def test_a_file_beyond_the_limit_of_protobuf(findings, tmp_path):
 def test_profiles_go_to_the_model_whose_inputs_they_name(tmp_path):
     encoder = make.model([make.node("Relu", ["mel"], ["h"])], [("mel", ["b", 80])], [("h", ["b", 80])])
     models = [
-        onnx.read(HOST, make.saved(tmp_path / "a.onnx", encoder)),
-        onnx.read(HOST, make.saved(tmp_path / "b.onnx", make.added())),
+        onnx.read_onnx_file(HOST, make.saved(tmp_path / "a.onnx", encoder)),
+        onnx.read_onnx_file(HOST, make.saved(tmp_path / "b.onnx", make.added())),
     ]
     (tmp_path / "p.json").write_text(json.dumps([ranges(x=rows(1, 2, 4), y=rows(1, 2, 4))]))
-    profiles = profile_file.read(HOST, str(tmp_path / "p.json"))
+    profiles = profile_file.read_profile_file(HOST, str(tmp_path / "p.json"))
     assert (
-        findings_from(
-            agreements_in(onnx_agreements), with_shapes_checked(HOST, Deployment((*models, profiles))), BOOK
+        judge_findings(
+            agreements_in(onnx_agreements),
+            check_deployment_shapes(HOST, Deployment((*models, profiles))),
+            BOOK,
         )
         == []
     )
 
 
 def test_profile_problems_tell_refused_from_accepted(tmp_path):
-    made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
+    made = onnx.read_onnx_file(HOST, make.saved(tmp_path / "a.onnx", make.added()))
     for profile, severities in (
         (ranges(x=rows(1, 2, 4), y=rows(1, 2, 4)), []),
         (ranges(x=rows(1, 2, 4), y=rows(1, 2, 8)), [Severity.WARNING]),
         (ranges(x=rows(1, 2, 4), y=rows(1, 3, 8)), [Severity.ERROR]),
     ):
         (tmp_path / "p.json").write_text(json.dumps([profile]))
-        given = profile_file.read(HOST, str(tmp_path / "p.json"))
+        given = profile_file.read_profile_file(HOST, str(tmp_path / "p.json"))
         assert [violation.severity for violation in profile_problems(made, given)] == severities
 
 
 def test_a_file_of_profiles_that_cannot_be_read_is_one_finding(tmp_path):
-    made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
+    made = onnx.read_onnx_file(HOST, make.saved(tmp_path / "a.onnx", make.added()))
     for text, words in (
         ("profiles: [{x: {min: [1]}}]", "expected min, opt and max"),
         ("profiles: [", "is not YAML"),
     ):
         (tmp_path / "p.yaml").write_text(text)
-        given = profile_file.read(HOST, str(tmp_path / "p.yaml"))
-        (finding,) = findings_from(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
+        given = profile_file.read_profile_file(HOST, str(tmp_path / "p.yaml"))
+        (finding,) = judge_findings(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
         assert finding.code == "DX944"
         assert words in finding.message
 
@@ -246,27 +248,32 @@ def test_a_mask_that_is_no_sum_at_opt_is_the_cause_and_not_its_consequence(findi
 
 
 def test_polygraphy_fills_in_what_is_left_out(tmp_path):
-    made = onnx.read(HOST, make.saved(tmp_path / "a.onnx", make.added()))
+    made = onnx.read_onnx_file(HOST, make.saved(tmp_path / "a.onnx", make.added()))
     text = "polygraphy convert --trt-min-shapes x:[1,4] --trt-opt-shapes x:[2,4] --trt-max-shapes x:[4,4]"
     (tmp_path / "p.txt").write_text(text)
-    given = profile_file.read(HOST, str(tmp_path / "p.txt"))
-    (finding,) = findings_from(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
+    given = profile_file.read_profile_file(HOST, str(tmp_path / "p.txt"))
+    (finding,) = judge_findings(agreements_in(onnx_agreements), Deployment((made, given)), BOOK)
     assert (finding.code, finding.severity) == ("DX142", Severity.WARNING)
 
 
 def unchecked(tmp_path, made):
     path = make.saved(tmp_path / "a.onnx", made)
     (tmp_path / "p.json").write_text(json.dumps([ranges(x=rows(1, 2, 4), y=rows(1, 3, 4))]))
-    artifacts = (onnx.read(HOST, path), profile_file.read(HOST, str(tmp_path / "p.json")))
-    deployment = with_shapes_checked(HOST, Deployment(artifacts))
-    return deployment.first("profiles"), tuple(note for each in deployment.artifacts for note in each.unread)
+    artifacts = (
+        onnx.read_onnx_file(HOST, path),
+        profile_file.read_profile_file(HOST, str(tmp_path / "p.json")),
+    )
+    deployment = check_deployment_shapes(HOST, Deployment(artifacts))
+    return deployment.first_of("profiles"), tuple(
+        note for each in deployment.artifacts for note in each.unread
+    )
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.formats.onnx.weightless.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.need", absent)
     given, notes = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))
     assert not given.has("profiles.unmet")
     assert notes == (
@@ -297,7 +304,7 @@ def test_shapes_are_checked_without_the_weights(tmp_path):
     made = make.model(layers, [("x", ["a", 4]), ("y", ["b", 4])], [("z", [None, 4])], weights)
     data = make.saved(tmp_path / "b.onnx", made)
     with HOST.open(data) as stream:
-        assert len(strip_weights(Source(stream, HOST.size(data)))) < 600 < 32_000 < HOST.size(data)
+        assert len(strip_weights(WireStream(stream, HOST.size(data)))) < 600 < 32_000 < HOST.size(data)
     assert unchecked(tmp_path, made)[0].get("profiles.unmet")[0] == {
         "profile": 0,
         "shapes": "opt",

@@ -165,5 +165,5 @@ def test_options_of_a_file_are_held_against_the_model(tmp_path):
         json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}})
     )
     deployment = Deployment((read_artifact(host, str(model)), read_artifact(host, str(options))))
-    [violation] = quantization.asked_for.check(deployment)
+    [violation] = quantization.requested_quantization.check(deployment)
     assert (violation.values["asked"], violation.values["declared"]) == ("FP8", "NVFP4")

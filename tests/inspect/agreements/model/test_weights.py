@@ -9,7 +9,7 @@ import pytest
 from support.make_engine import make_checkpoint, make_engine
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreements_in
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.model import files, weights
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.readers import read_artifact
@@ -17,7 +17,7 @@ from trtdx.inspect.readers import read_artifact
 
 def found(book, *paths):
     artifacts = tuple(read_artifact(RealHost(), str(path)) for path in paths)
-    return findings_from((*agreements_in(weights), files.weights_whole), Deployment(artifacts), book)
+    return judge_findings((*agreements_in(weights), files.weights_whole), Deployment(artifacts), book)
 
 
 @pytest.mark.parametrize(("tp_size", "words"), [(1, "rank0.safetensors is"), (2, "rank1.safetensors are")])

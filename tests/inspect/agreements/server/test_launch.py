@@ -9,8 +9,8 @@ import pytest
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.inspect.readers.server.llm_args import command_from_text, read_llm_args
@@ -43,7 +43,7 @@ def example(text: str) -> tuple[Artifact, ...]:
 
 
 def found(*artifacts: Artifact) -> list[Finding]:
-    return findings_from(table(), Deployment(artifacts), BOOK)
+    return judge_findings(agreement_table(), Deployment(artifacts), BOOK)
 
 
 def codes(*artifacts: Artifact) -> set[str]:

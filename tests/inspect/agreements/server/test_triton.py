@@ -9,11 +9,11 @@ import pytest
 
 from support.make_triton import make_llmapi, make_triton
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import table
-from trtdx.inspect.agreements.agreement import findings_from
+from trtdx.inspect.agreements import agreement_table
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.page_examples import deployment_from_example
-from trtdx.inspect.readers.server.triton import read_triton
+from trtdx.inspect.readers.server.triton_repository import read_triton_repository
 from trtdx.knowledge.load import load_book
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ def repository(tmp_path: Path, **overrides: str | None) -> Artifact:
     root = make_triton(
         tmp_path / "repository", str(tmp_path / "engine"), str(tmp_path / "tokenizer"), **overrides
     )
-    return read_triton(HOST, str(root))
+    return read_triton_repository(HOST, str(root))
 
 
 def found(*artifacts: Artifact) -> list[Finding]:
-    return findings_from(table(), Deployment(artifacts), BOOK)
+    return judge_findings(agreement_table(), Deployment(artifacts), BOOK)
 
 
 def codes(*artifacts: Artifact) -> list[str]:
@@ -76,7 +76,7 @@ def test_a_correct_llm_api_repository_gives_nothing(tmp_path: Path) -> None:
     root = make_llmapi(
         tmp_path / "repository", model="org/name", kv_cache_config={"free_gpu_memory_fraction": 0.9}
     )
-    assert codes(read_triton(HOST, str(root))) == []
+    assert codes(read_triton_repository(HOST, str(root))) == []
 
 
 def test_optional_parameters_may_stay_unfilled(tmp_path: Path) -> None:
@@ -134,14 +134,14 @@ def test_each_slip_in_a_configuration_gives_its_rule(
     repository(tmp_path)
     config = tmp_path / "repository" / model / "config.pbtxt"
     config.write_text(config.read_text().replace(old, new))
-    assert set(codes(read_triton(HOST, str(tmp_path / "repository")))) == {code}
+    assert set(codes(read_triton_repository(HOST, str(tmp_path / "repository")))) == {code}
 
 
 def test_files_and_folders_that_are_missing_give_their_rules(tmp_path: Path) -> None:
     repository(tmp_path)
     (tmp_path / "repository" / "preprocessing" / "1" / "model.py").unlink()
     (tmp_path / "engine").rmdir()
-    assert set(codes(read_triton(HOST, str(tmp_path / "repository")))) == {"DX224", "DX888"}
+    assert set(codes(read_triton_repository(HOST, str(tmp_path / "repository")))) == {"DX224", "DX888"}
 
 
 def test_different_tokenizers_before_and_after_are_an_error(tmp_path: Path) -> None:

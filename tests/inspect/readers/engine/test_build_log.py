@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from support import make_build_log as make
 from support.make_onnx import CONTEXT, GENERATION, exported_llama
-from trtdx.formats.tensorrt.kernels import kernel_from, nodes_from
+from trtdx.formats.tensorrt.kernels import parse_kernel_line, parse_kernel_nodes
 from trtdx.formats.tensorrt.nouns import Kernel
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.facts.artifact import Artifact, Deployment
-from trtdx.inspect.readers import found
-from trtdx.inspect.readers.engine.build_log import READER, lines_with, read
-from trtdx.inspect.readers.onnx.model import read as read_onnx
-from trtdx.inspect.sections.kernels import kernel_section, kernel_sections, module_of
+from trtdx.inspect.readers import probe_path
+from trtdx.inspect.readers.engine.build_log import READER, iterate_lines_with, read_build_log
+from trtdx.inspect.readers.onnx.onnx_file import read_onnx_file as read_onnx
+from trtdx.inspect.sections.kernels import common_module, kernel_list_section, kernel_sections
 
 HOST = RealHost()
 
 
 def told(text):
-    return read(RecordedHost({"build.log": text.encode()}), "build.log")
+    return read_build_log(RecordedHost({"build.log": text.encode()}), "build.log")
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +36,11 @@ def real(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def log(real):
-    return read(HOST, str(real))
+    return read_build_log(HOST, str(real))
 
 
 def test_a_real_log_is_recognised(real):
-    assert READER.recognise(HOST, found(HOST, str(real)))
+    assert READER.recognise(HOST, probe_path(HOST, str(real)))
 
 
 def test_kernels_of_a_real_log(log):
@@ -61,15 +61,15 @@ def test_kernels_of_one_graph_have_one_profile(log):
 
 
 def test_tensors_and_profiles_of_a_real_log(log):
-    assert [(each.name, each.mode, each.dtype, each.shape) for each in log.tensors][3:6] == [
+    assert [(tensor.name, tensor.mode, tensor.dtype, tensor.shape) for tensor in log.tensors][3:6] == [
         ("past_key_values.0.key", "in", "float32", ("?", 2, "?", 8)),
         ("past_key_values.0.value", "in", "float32", ("?", 2, "?", 8)),
         ("logits", "out", "float32", ("?", "?", 100)),
     ]
     for profile, shapes in zip(log.profiles, (CONTEXT, GENERATION), strict=True):
         assert {
-            each.tensor: {"min": [*each.min], "opt": [*each.opt], "max": [*each.max]}
-            for each in profile.ranges
+            span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]}
+            for span in profile.ranges
         } == shapes
 
 
@@ -86,10 +86,10 @@ def test_the_model_is_named_where_it_lies(log):
 
 def test_kernels_are_traced_to_modules(log):
     scopes = read_onnx(HOST, str(exported_llama())).table("onnx.modules")
-    modules = {kernel.nodes: module_of(kernel, scopes) for kernel in log.kernels}
+    modules = {kernel.nodes: common_module(kernel, scopes) for kernel in log.kernels}
     assert modules["node_linear_7",] == "llama.lm_head"
     assert modules["node_linear_5", "node_linear_4"] == "llama.model.layers.0.mlp"
-    section = kernel_section(log, scopes)
+    section = kernel_list_section(log, scopes)
     (row, *_) = [row for row in section.rows if row[4] == "node_linear_6"]
     assert row[5] == "llama.model.layers.0.mlp.down_proj"
 
@@ -114,11 +114,13 @@ def test_without_the_model_the_nodes_are_still_told(log):
 
 
 def test_a_real_log_with_names_only(tmp_path):
-    log = read(HOST, str(make.build_log(exported_llama(), tmp_path, [GENERATION], "LAYER_NAMES_ONLY")))
+    log = read_build_log(
+        HOST, str(make.build_log(exported_llama(), tmp_path, [GENERATION], "LAYER_NAMES_ONLY"))
+    )
     (foreign,) = [kernel for kernel in log.kernels if kernel.kind == "Myelin"]
     assert foreign.name.startswith("{ForeignNode[")
     assert "node_linear_7" in foreign.nodes
-    assert [each.name for each in log.tensors if each.mode == "out"] == [
+    assert [tensor.name for tensor in log.tensors if tensor.mode == "out"] == [
         "logits",
         "present.0.key",
         "present.0.value",
@@ -141,7 +143,7 @@ def test_a_log_of_tensorrt_llm():
         "cpu_mib": 2061,
         "gpu_mib": 574,
     }
-    assert [[(each.tensor, each.min, each.max) for each in profile.ranges] for profile in log.profiles] == [
+    assert [[(span.tensor, span.min, span.max) for span in profile.ranges] for profile in log.profiles] == [
         [("input_ids", (1,), (256,)), ("host_past_key_value_lengths", (1,), (16,))],
         [("input_ids", (256,), (8192,)), ("host_past_key_value_lengths", (1,), (16,))],
     ]
@@ -150,15 +152,15 @@ def test_a_log_of_tensorrt_llm():
         ("PluginV2", 1),
         ("Myelin", 0),
     ]
-    assert module_of(log.kernels[0], {}) == "LLaMAForCausalLM.transformer.layers.0.attention.qkv"
+    assert common_module(log.kernels[0], {}) == "LLaMAForCausalLM.transformer.layers.0.attention.qkv"
 
 
 def test_dimension_names_of_tensorrt_llm():
-    assert [(each.name, each.mode, each.shape) for each in told(make.TENSORRT_LLM_LOG).tensors] == [
+    assert [(tensor.name, tensor.mode, tensor.shape) for tensor in told(make.TENSORRT_LLM_LOG).tensors] == [
         ("input_ids", "in", ("num_tokens",)),
         ("host_past_key_value_lengths", "in", ("batch_size",)),
     ]
-    assert [each.shape for each in told(make.TRTEXEC_LOG).tensors] == [("?", 3, 64, 64)]
+    assert [tensor.shape for tensor in told(make.TRTEXEC_LOG).tensors] == [("?", 3, 64, 64)]
 
 
 def test_a_log_of_an_old_release():
@@ -180,11 +182,11 @@ def test_a_log_of_trtexec():
 
 def test_a_log_of_polygraphy():
     first, second = told(make.POLYGRAPHY_LOG).profiles
-    assert [(each.tensor, each.max) for each in first.ranges] == [
+    assert [(span.tensor, span.max) for span in first.ranges] == [
         ("input_ids", (4, 32)),
         ("attention_mask", (4, 32)),
     ]
-    assert [(each.tensor, each.opt) for each in second.ranges] == [
+    assert [(span.tensor, span.opt) for span in second.ranges] == [
         ("input_ids", (2, 1)),
         ("attention_mask", (2, 9)),
     ]
@@ -193,7 +195,7 @@ def test_a_log_of_polygraphy():
 @pytest.mark.parametrize("text", [make.TENSORRT_LLM_LOG, make.OLD_LOG, make.TRTEXEC_LOG, make.POLYGRAPHY_LOG])
 def test_logs_are_recognised(tmp_path, text):
     (tmp_path / "x.log").write_text(text)
-    assert READER.recognise(HOST, found(HOST, str(tmp_path / "x.log")))
+    assert READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x.log")))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_logs_are_recognised(tmp_path, text):
 )
 def test_other_files_are_not(tmp_path, data):
     (tmp_path / "x.log").write_bytes(data)
-    assert not READER.recognise(HOST, found(HOST, str(tmp_path / "x.log")))
+    assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x.log")))
 
 
 def test_a_prefix_on_every_line_does_no_harm():
@@ -211,8 +213,11 @@ def test_a_prefix_on_every_line_does_no_harm():
 
 
 def test_node_names_with_brackets():
-    assert nodes_from("[ONNX Layer: /m/Gather[0]]\x1f[ONNX Layer: b]\r") == ("/m/Gather[0]", "b")
-    assert nodes_from(" layers.0.fc\x1elayers.0.act\x1elayers.0.fc\r") == ("layers.0.fc", "layers.0.act")
+    assert parse_kernel_nodes("[ONNX Layer: /m/Gather[0]]\x1f[ONNX Layer: b]\r") == ("/m/Gather[0]", "b")
+    assert parse_kernel_nodes(" layers.0.fc\x1elayers.0.act\x1elayers.0.fc\r") == (
+        "layers.0.fc",
+        "layers.0.act",
+    )
 
 
 def test_nothing_is_said_of_an_empty_log():
@@ -220,7 +225,7 @@ def test_nothing_is_said_of_an_empty_log():
 
 
 def test_a_log_that_vanishes_is_a_note():
-    assert "No such file" in read(HOST, "/nowhere/build.log").unread[0]
+    assert "No such file" in read_build_log(HOST, "/nowhere/build.log").unread[0]
 
 
 class Endless:
@@ -240,7 +245,7 @@ class Endless:
 def test_a_long_log_needs_little_memory():
     tracemalloc.start()
     try:
-        assert list(lines_with(Endless(300 << 20), (b"LayerType",))) == []
+        assert list(iterate_lines_with(Endless(300 << 20), (b"LayerType",))) == []
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
@@ -249,7 +254,7 @@ def test_a_long_log_needs_little_memory():
 def test_a_long_log_is_read_to_its_end():
     host = RecordedHost({"x.log": make.TENSORRT_LLM_LOG.encode()})
     host.open = lambda _: EndlessFile(200 << 20)
-    assert read(host, "x.log").kind == "build-log"
+    assert read_build_log(host, "x.log").kind == "build-log"
 
 
 class EndlessFile(Endless):
@@ -265,14 +270,14 @@ def test_lines_across_blocks_are_whole(monkeypatch):
     for size in (7, 64, 1000):
         monkeypatch.setattr("trtdx.inspect.readers.engine.build_log.BLOCK_BYTES", size)
         with RecordedHost({"x": text}).open("x") as stream:
-            assert [line.split()[1] for line in lines_with(stream, (b"LayerType",))] == [
+            assert [line.split()[1] for line in iterate_lines_with(stream, (b"LayerType",))] == [
                 str(n) for n in range(200)
             ]
 
 
 def test_a_line_without_end_is_cut():
     with RecordedHost({"x": b"Name: a, LayerType: b, " + b"x" * (9 << 20)}).open("x") as stream:
-        assert max(map(len, lines_with(stream, (b"LayerType",))), default=0) <= 1 << 20
+        assert max(map(len, iterate_lines_with(stream, (b"LayerType",))), default=0) <= 1 << 20
 
 
 def test_many_kernels_are_counted_and_not_all_kept():
@@ -284,7 +289,7 @@ def test_many_kernels_are_counted_and_not_all_kept():
 
 def test_sections_of_many_kernels_are_cut():
     kernels = tuple(Kernel(f"k{number}", "kgen") for number in range(1500))
-    section = kernel_section(Artifact("build-log", "x.log", kernels=kernels), {})
+    section = kernel_list_section(Artifact("build-log", "x.log", kernels=kernels), {})
     assert len(section.rows) == 1000
     assert section.note == "1500 kgen; 500 more are not shown"
 
@@ -311,7 +316,7 @@ def test_a_hostile_line_takes_no_time():
     ):
         for filler in ("1" * 100_000, "a, " * 30_000, "[" * 100_000, "(1, " * 20_000):
             told(f"[TRT] [V] {word}{filler}")
-    assert kernel_from("Name: " * 10_000) is None
+    assert parse_kernel_line("Name: " * 10_000) is None
 
 
 def test_kernels_belong_to_the_log_order():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.make_engine import make_checkpoint, make_engine
 from support.make_hf import make_hf_model, write_safetensors
 from trtdx.host import RealHost
-from trtdx.inspect.readers import found
+from trtdx.inspect.readers import probe_path
 from trtdx.inspect.readers.engine.checkpoint import READER
 
 HOST = RealHost()
@@ -32,7 +32,7 @@ RELEASES = [
 
 
 def read(path):
-    assert READER.recognise(HOST, found(HOST, str(path)))
+    assert READER.recognise(HOST, probe_path(HOST, str(path)))
     return READER.read(HOST, str(path))
 
 
@@ -195,7 +195,7 @@ def test_other_directories_are_left_to_other_readers(tmp_path):
         tmp_path,
         tmp_path / "hf" / "config.json",
     ):
-        assert not READER.recognise(HOST, found(HOST, str(path)))
+        assert not READER.recognise(HOST, probe_path(HOST, str(path)))
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -215,5 +215,5 @@ def test_no_content_makes_it_raise(tmp_path_factory, config, weights):
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "rank0.safetensors").write_bytes(weights)
     (folder / "quant_cfg.json").write_text(json.dumps(config))
-    READER.recognise(HOST, found(HOST, str(folder)))
+    READER.recognise(HOST, probe_path(HOST, str(folder)))
     assert READER.read(HOST, str(folder)).kind == "checkpoint"

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from support.make_engine import old_plan_bytes, plan_bytes
 from support.make_hf import write_safetensors
-from trtdx.formats.tensorrt.plan import parse_header, read_header
+from trtdx.formats.tensorrt.plan_header import parse_plan_header, read_plan_header
 from trtdx.host import RealHost
-from trtdx.inspect.readers import found
+from trtdx.inspect.readers import probe_path
 from trtdx.inspect.readers.engine.plan import READER
 
 HOST = RealHost()
@@ -30,7 +30,7 @@ def plan(tmp_path):
     def read(data: bytes, name: str = "model.plan"):
         path = tmp_path / name
         path.write_bytes(data)
-        assert READER.recognise(HOST, found(HOST, str(path)))
+        assert READER.recognise(HOST, probe_path(HOST, str(path)))
         return READER.read(HOST, str(path))
 
     return read
@@ -66,15 +66,15 @@ def test_a_plan_of_tensorrt_rtx_is_no_plan_of_tensorrt(plan):
 @pytest.mark.parametrize("layout", ["8.6", "10.9"])
 @pytest.mark.parametrize("sm", [70, 75, 80, 86, 87, 89, 90, 100, 103, 120, 121])
 def test_the_gpu_is_read_from_both_layouts(layout, sm):
-    assert parse_header(plan_bytes("10.6.0.26", sm=sm, layout=layout), 4096).sms == (sm,)
+    assert parse_plan_header(plan_bytes("10.6.0.26", sm=sm, layout=layout), 4096).sms == (sm,)
 
 
 def test_properties_that_cannot_be_a_gpus_are_not_believed():
     unknown, clockless = bytearray(plan_bytes(sm=89)), bytearray(plan_bytes(sm=89))
     at = unknown.index(struct.pack("<I", 2_520_000))
     clockless[at : at + 4] = bytes(4)
-    assert parse_header(bytes(clockless), 4096).sms == ()
-    assert parse_header(plan_bytes(sm=99), 4096).sms == ()
+    assert parse_plan_header(bytes(clockless), 4096).sms == ()
+    assert parse_plan_header(plan_bytes(sm=99), 4096).sms == ()
 
 
 def test_a_plan_before_8_6_has_no_header_of_its_own(plan):
@@ -116,19 +116,19 @@ FAULTS = ("plan.truncated", "plan.overlong", "plan.foreign", "weights.lfs_pointe
 
 def test_a_safetensors_file_named_engine_is_told(tmp_path):
     write_safetensors(tmp_path / "rank0.engine", {"weight": ("F16", (4, 4))})
-    assert read_header(HOST, str(tmp_path / "rank0.engine")).problem == "is a safetensors file"
+    assert read_plan_header(HOST, str(tmp_path / "rank0.engine")).problem == "is a safetensors file"
 
 
 def test_the_metadata_that_ultralytics_writes_before_a_plan_is_told():
     metadata = json.dumps({"description": "Ultralytics YOLO"}).encode()
     data = struct.pack("<I", len(metadata)) + metadata + plan_bytes()
-    assert "Ultralytics" in parse_header(data, len(data)).problem
+    assert "Ultralytics" in parse_plan_header(data, len(data)).problem
 
 
 def test_a_header_of_an_unknown_format_is_not_interpreted():
     data = bytearray(plan_bytes())
     data[4] = 1
-    header = parse_header(bytes(data), 10)
+    header = parse_plan_header(bytes(data), 10)
     assert (header.product, header.version, header.stated_bytes) == ("TensorRT", "", None)
 
 
@@ -138,12 +138,12 @@ def test_ten_gigabytes_cost_a_header(tmp_path):
     start[16:24] = struct.pack("<Q", 10 << 30)
     path.write_bytes(start)
     os.truncate(path, 10 << 30)
-    header = read_header(HOST, str(path))
+    header = read_plan_header(HOST, str(path))
     assert (header.bytes, header.stated_bytes, header.fault) == (10 << 30, 10 << 30, "")
 
 
 def test_a_file_that_vanished_or_cannot_be_opened_is_noted(tmp_path):
-    assert read_header(HOST, str(tmp_path / "gone.engine")).fault == "unreadable"
+    assert read_plan_header(HOST, str(tmp_path / "gone.engine")).fault == "unreadable"
     artifact = READER.read(HOST, str(tmp_path / "gone.engine"))
     assert artifact.facts == {}
     assert artifact.unread
@@ -151,14 +151,14 @@ def test_a_file_that_vanished_or_cannot_be_opened_is_noted(tmp_path):
 
 def test_directories_and_other_files_are_left_to_other_readers(tmp_path):
     (tmp_path / "notes.txt").write_text("ftr")
-    assert not READER.recognise(HOST, found(HOST, str(tmp_path)))
-    assert not READER.recognise(HOST, found(HOST, str(tmp_path / "notes.txt")))
+    assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path)))
+    assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path / "notes.txt")))
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**63), st.sampled_from([b"", b"ftrt", b"vtrt", b"ptrt"]))
 @example(plan_bytes()[4:200], 4096, b"ftrt")
 def test_no_bytes_make_it_raise(data, size, tag):
-    header = parse_header(tag + data, size)
+    header = parse_plan_header(tag + data, size)
     assert header.bytes == size
     assert bool(header.fault) == bool(header.problem)
 
@@ -204,10 +204,10 @@ def test_a_plan_that_tensorrt_rtx_built_is_read_as_it_is(tmp_path, targets):
         timeout=300,
         check=True,
     )
-    header = read_header(HOST, str(path))
+    header = read_plan_header(HOST, str(path))
     assert header.version == done.stdout.split()[-1]
     assert header.product == "TensorRT-RTX"
     assert header.stated_bytes == header.bytes == path.stat().st_size
     assert header.sms == tuple(int(name[2:]) for name in targets)
     path.write_bytes(path.read_bytes()[:-1])
-    assert read_header(HOST, str(path)).fault == "truncated"
+    assert read_plan_header(HOST, str(path)).fault == "truncated"

@@ -14,21 +14,19 @@ from hypothesis import strategies as st
 from support.make_hf import CHATML, make_real_tokenizers, make_tokenizer, write_json
 from trtdx.host import RealHost, RecordedHost
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.readers.hf.folder import TOKENIZER_READER, read_tokenizer_directory
+from trtdx.inspect.readers.hf.model_folder import TOKENIZER_READER, read_tokenizer_folder
 from trtdx.inspect.readers.hf.tokenizer import TOKENIZER_FILES
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9085657\n"
 
 
 def facts_of(folder):
-    return {
-        name: fact.value for name, fact in read_tokenizer_directory(RealHost(), str(folder)).facts.items()
-    }
+    return {name: fact.value for name, fact in read_tokenizer_folder(RealHost(), str(folder)).facts.items()}
 
 
 def recorded(files):
     host = RecordedHost({f"t/{name}": data for name, data in files.items()})
-    return {name: fact.value for name, fact in read_tokenizer_directory(host, "t").facts.items()}
+    return {name: fact.value for name, fact in read_tokenizer_folder(host, "t").facts.items()}
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.readers import found
-from trtdx.inspect.readers.onnx.profile_file import READER, read
+from trtdx.inspect.readers import probe_path
+from trtdx.inspect.readers.onnx.profile_file import READER, read_profile_file
 
 HOST = RealHost()
 CONTEXT = {
@@ -42,12 +42,12 @@ FORMS = {
 
 
 def reading(text):
-    return read(RecordedHost({"p": text if isinstance(text, bytes) else text.encode()}), "p")
+    return read_profile_file(RecordedHost({"p": text if isinstance(text, bytes) else text.encode()}), "p")
 
 
 def shapes(artifact):
     return [
-        {each.tensor: {"min": [*each.min], "opt": [*each.opt], "max": [*each.max]} for each in profile.ranges}
+        {span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]} for span in profile.ranges}
         for profile in artifact.profiles
     ]
 
@@ -56,8 +56,8 @@ def shapes(artifact):
 def test_every_form_says_the_same(tmp_path, form):
     path = tmp_path / "profiles.txt"
     path.write_text(FORMS[form])
-    assert READER.recognise(HOST, found(HOST, str(path)))
-    artifact = read(HOST, str(path))
+    assert READER.recognise(HOST, probe_path(HOST, str(path)))
+    artifact = read_profile_file(HOST, str(path))
     assert shapes(artifact) == artifact.get("profiles.shapes") == BOTH
     assert [profile.index for profile in artifact.profiles] == [0, 1]
     assert not artifact.has("malformed")
@@ -95,7 +95,7 @@ def test_scalars_have_an_empty_shape():
 
 def test_an_empty_list_is_said_to_be_one(tmp_path):
     (tmp_path / "p.yaml").write_text("profiles: []\n")
-    assert READER.recognise(HOST, found(HOST, str(tmp_path / "p.yaml")))
+    assert READER.recognise(HOST, probe_path(HOST, str(tmp_path / "p.yaml")))
     assert reading("profiles: []").get("profiles.shapes") == []
 
 
@@ -114,7 +114,7 @@ def test_an_empty_list_is_said_to_be_one(tmp_path):
     ],
 )
 def test_what_is_no_shape_is_told(text, told):
-    assert any(told in each for each in reading(text).get("malformed"))
+    assert any(told in line for line in reading(text).get("malformed"))
 
 
 def test_an_input_written_twice_is_told():
@@ -157,7 +157,7 @@ def test_aliases_do_not_blow_up():
 )
 def test_other_texts_are_not_recognised(tmp_path, text):
     (tmp_path / "x").write_text(text)
-    assert not READER.recognise(HOST, found(HOST, str(tmp_path / "x")))
+    assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x")))
 
 
 def test_many_profiles_are_cut():

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from support.make_triton import make_llm_args
 from trtdx.host import RealHost, RecordedHost
-from trtdx.inspect.readers import found
+from trtdx.inspect.readers import probe_path
 from trtdx.inspect.readers.server.llm_args import (
     COMMAND_READER,
     READER,
     command_from_text,
-    read_command,
+    read_command_file,
     read_llm_args,
 )
 
@@ -100,7 +100,7 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     path = written(
         tmp_path / "args.json", json.dumps({"max_batch_size": 8, "kv_cache_config": {"dtype": "fp8"}})
     )
-    assert READER.recognise(HOST, found(HOST, path))
+    assert READER.recognise(HOST, probe_path(HOST, path))
     assert read_llm_args(HOST, path).facts["runtime.kv_cache_dtype"].where == f"{path}: kv_cache_config.dtype"
 
 
@@ -153,7 +153,7 @@ def test_keys_written_twice_are_told(tmp_path: Path) -> None:
 
 def test_a_broken_file_is_recognised_and_told(tmp_path: Path) -> None:
     path = written(tmp_path / "e.yaml", "kv_cache_config:\n\tdtype: fp8\n")
-    assert READER.recognise(HOST, found(HOST, path))
+    assert READER.recognise(HOST, probe_path(HOST, path))
     [problem] = read_llm_args(HOST, path).items("unparsed")
     assert "line 2, column 1" in problem
 
@@ -178,14 +178,14 @@ def test_a_broken_file_is_recognised_and_told(tmp_path: Path) -> None:
     ],
 )
 def test_other_files_are_not_taken_for_options(tmp_path: Path, name: str, text: str) -> None:
-    assert not READER.recognise(HOST, found(HOST, written(tmp_path / name, text)))
+    assert not READER.recognise(HOST, probe_path(HOST, written(tmp_path / name, text)))
 
 
 @pytest.mark.parametrize(
     "text", ["max_batch_size: 8\n", "kv_cache_confg:\n  dtype: fp8\n", "triton_config: {}\nmodel: x\n"]
 )
 def test_options_are_recognised_even_misspelt(tmp_path: Path, text: str) -> None:
-    assert READER.recognise(HOST, found(HOST, written(tmp_path / "a.yml", text)))
+    assert READER.recognise(HOST, probe_path(HOST, written(tmp_path / "a.yml", text)))
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,8 @@ mpirun -n 8 trtllm-llmapi-launch \\
 
 def test_a_script_is_read_with_the_file_it_writes_itself(tmp_path: Path) -> None:
     path = written(tmp_path / "serve.sh", SCRIPT)
-    assert COMMAND_READER.recognise(HOST, found(HOST, path))
-    artifact = read_command(HOST, path, "1.2.1")
+    assert COMMAND_READER.recognise(HOST, probe_path(HOST, path))
+    artifact = read_command_file(HOST, path, "1.2.1")
     assert values(artifact, "runtime.model", "max_batch_size", "runtime.kv_cache_dtype") == {
         "runtime.model": "/models/llama",
         "max_batch_size": 64,
@@ -323,7 +323,7 @@ def test_a_script_is_read_with_the_file_it_writes_itself(tmp_path: Path) -> None
 def test_the_release_decides_which_place_wins(
     tmp_path: Path, version: str, batch: int | None, share: float | None, conflicts: list[str]
 ) -> None:
-    artifact = read_command(HOST, written(tmp_path / "serve.sh", SCRIPT), version)
+    artifact = read_command_file(HOST, written(tmp_path / "serve.sh", SCRIPT), version)
     assert artifact.get("max_batch_size") == batch
     assert artifact.get("runtime.free_gpu_memory_fraction") == share
     told = artifact.items("runtime.conflicts")
@@ -334,7 +334,7 @@ def test_the_release_decides_which_place_wins(
 def test_defaults_of_the_command_line_beat_the_file_in_1_0(tmp_path: Path) -> None:
     make_llm_args(tmp_path / "extra.yaml")
     path = written(tmp_path / "serve.sh", "trtllm-serve /m --extra_llm_api_options extra.yaml\n")
-    artifact = read_command(HOST, path, "1.0.0")
+    artifact = read_command_file(HOST, path, "1.0.0")
     assert [item.partition(":")[0] for item in artifact.items("runtime.conflicts")] == [
         "max_batch_size",
         "max_num_tokens",
@@ -345,7 +345,7 @@ def test_defaults_of_the_command_line_beat_the_file_in_1_0(tmp_path: Path) -> No
 def test_the_same_value_in_both_places_is_no_conflict(tmp_path: Path) -> None:
     make_llm_args(tmp_path / "extra.yaml")
     path = written(tmp_path / "serve.sh", "trtllm-serve /m --max_batch_size 8 --config extra.yaml\n")
-    artifact = read_command(HOST, path)
+    artifact = read_command_file(HOST, path)
     assert not artifact.has("runtime.conflicts")
     assert artifact.get("max_batch_size") == 8
 
@@ -377,18 +377,18 @@ def test_paths_that_are_there_are_referred_to(tmp_path: Path) -> None:
     ],
 )
 def test_logs_and_prose_are_not_taken_for_commands(tmp_path: Path, text: str) -> None:
-    assert not COMMAND_READER.recognise(HOST, found(HOST, written(tmp_path / "run.txt", text)))
+    assert not COMMAND_READER.recognise(HOST, probe_path(HOST, written(tmp_path / "run.txt", text)))
 
 
 @pytest.mark.parametrize("name", ["gone.yaml", "gone.sh"])
 def test_a_file_that_vanishes_is_told(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
-    for artifact in (read_llm_args(HOST, path), read_command(HOST, path)):
+    for artifact in (read_llm_args(HOST, path), read_command_file(HOST, path)):
         assert artifact.unread
 
 
 def test_a_file_of_ten_gigabytes_is_refused(tmp_path: Path) -> None:
-    for name, read in (("a.yaml", read_llm_args), ("a.sh", read_command)):
+    for name, read in (("a.yaml", read_llm_args), ("a.sh", read_command_file)):
         with (tmp_path / name).open("wb") as file:
             file.truncate(10 << 30)
         assert any("larger than" in note for note in read(HOST, str(tmp_path / name)).unread)
@@ -400,7 +400,7 @@ def test_no_bytes_raise(data: bytes) -> None:
     host = RecordedHost({"/a.yaml": data, "/a.json": data, "/a.sh": data})
     for path in ("/a.yaml", "/a.json", "/a.sh"):
         for reader in (READER, COMMAND_READER):
-            reader.recognise(host, found(host, path))
+            reader.recognise(host, probe_path(host, path))
             assert reader.read(host, path, "1.2.1").kind == reader.kind
 
 
@@ -413,9 +413,9 @@ def test_no_command_raises(text: str) -> None:
 def test_triton_is_started_with_so_many_ranks(tmp_path):
     (tmp_path / "repo").mkdir()
     text = f"python3 scripts/launch_triton_server.py --world_size=2 --model_repo={tmp_path}/repo"
-    found = command_from_text(RealHost(), text, "--command")
-    assert found.get("runtime.world_size") == 2
-    assert found.refers_to == (f"{tmp_path}/repo",)
+    artifact = command_from_text(RealHost(), text, "--command")
+    assert artifact.get("runtime.world_size") == 2
+    assert artifact.refers_to == (f"{tmp_path}/repo",)
     mpi = command_from_text(RealHost(), "mpirun -n 4 tritonserver --model-repository=/repo", "--command")
     assert mpi.get("runtime.world_size") == 4
     alone = command_from_text(

@@ -9,9 +9,9 @@ import pytest
 from support.make_engine import make_engine
 from support.make_hf import make_hf_model
 from trtdx.host import RealHost
-from trtdx.inspect.facts.machine import machine_from
+from trtdx.inspect.facts.machine import machine_from_flags
 from trtdx.inspect.readers import read_artifact
-from trtdx.inspect.run import Question, collect, inspect
+from trtdx.inspect.run import InspectQuestion, collect_deployment, inspect_artifacts
 from trtdx.knowledge.load import load_book
 from trtdx.knowledge.versions import release_of_image
 
@@ -24,12 +24,12 @@ def book():
 
 
 def findings(book, *paths, **machine):
-    question = Question(paths=tuple(map(str, paths)), machine=machine_from(**machine))
-    return inspect(RealHost(), question, book).findings
+    question = InspectQuestion(paths=tuple(map(str, paths)), machine=machine_from_flags(**machine))
+    return inspect_artifacts(RealHost(), question, book).findings
 
 
 def codes(book, *paths, **machine):
-    return [(each.code, each.severity.value) for each in findings(book, *paths, **machine)]
+    return [(finding.code, finding.severity.value) for finding in findings(book, *paths, **machine)]
 
 
 @pytest.mark.parametrize("sample", sorted(SAMPLES.iterdir()), ids=lambda path: path.name)
@@ -92,16 +92,16 @@ def test_evidence_names_the_line_of_the_flag_and_of_the_limit(book, tmp_path):
     path = tmp_path / "deployment.yaml"
     path.write_text((SAMPLES / "deployment.yaml").read_text().replace("gpu: 4", "gpu: 2"))
     lines = path.read_text().splitlines()
-    places = [each.where for each in findings(book, path)[0].evidence]
+    places = [finding.where for finding in findings(book, path)[0].evidence]
     numbers = [int(where.removeprefix(f"{path}:").partition(":")[0]) for where in places]
     assert ["--tp_size" in lines[numbers[0] - 1], "nvidia.com/gpu" in lines[numbers[1] - 1]] == [True, True]
 
 
 def test_containers_of_one_file_are_not_held_against_each_other():
-    deployment, _ = collect(RealHost(), Question(paths=(str(SAMPLES / "compose-ids.yml"),)))
-    units = deployment.units()
-    assert [[each.kind for each in unit.artifacts] for unit in units] == [["command", "machine"]] * 2
-    counts = [unit.first("machine").integer("gpu.count") for unit in units]
+    deployment, _ = collect_deployment(RealHost(), InspectQuestion(paths=(str(SAMPLES / "compose-ids.yml"),)))
+    units = deployment.split_units()
+    assert [[artifact.kind for artifact in unit.artifacts] for unit in units] == [["command", "machine"]] * 2
+    counts = [unit.first_of("machine").integer("gpu.count") for unit in units]
     assert counts == [1, 4]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.compare.attribute.twin.twin import model_of
+from trtdx.compare.attribute.twin.stand_in import find_model_spec
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trtdx.compare.sides.side import Side
 
 
-def raw_settings(folder: str) -> Mapping[str, Any]:
+def read_config_json(folder: str) -> Mapping[str, Any]:
     """Return a folder's config.json as it stands; nothing where it cannot be read."""
     try:
         with RealHost().open(f"{folder}/config.json") as file:
@@ -25,12 +25,12 @@ def raw_settings(folder: str) -> Mapping[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def settings_in(side: Side | None, like: Any) -> Mapping[str, Any]:
+def model_settings(side: Side | None, like: Any) -> Mapping[str, Any]:
     """Return all settings of a side's model; those that its file leaves out are the defaults of the class of `like`."""
-    spec = model_of(side) if side is not None else None
+    spec = find_model_spec(side) if side is not None else None
     if spec is None or spec.kind != "hf":
         return {}
-    raw = raw_settings(spec.path)
+    raw = read_config_json(spec.path)
     same = like is not None and raw.get("model_type") == getattr(like, "model_type", None)
     if not same or not hasattr(type(like), "from_dict"):
         return raw

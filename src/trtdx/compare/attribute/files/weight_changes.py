@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.compare.attribute.ideas.mlp import APART, INTERLEAVED
-from trtdx.engines.torch.lazy import torch
-from trtdx.words import counted
+from trtdx.compare.attribute.mistakes.mlp import INTERLEAVED, NOT_INTERLEAVED
+from trtdx.engines.torch.lazy_import import torch
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     Tensor = Any
 
-CLOSE = 5e-3  # relative: what a named change may leave; rounding to bfloat16 leaves 2e-3
-LEAST_HELD = 3  # weights at a limit
-LARGEST_HALF = 65504.0
-EVEN = 0.02  # spread of factors up to which they are one
+CLOSE_DISTANCE = 5e-3  # relative: what a named change may leave; rounding to bfloat16 leaves 2e-3
+MIN_CLIPPED_WEIGHTS = 3  # weights at a limit
+FLOAT16_MAX = 65504.0
+UNIFORM_SPREAD = 0.02  # spread of factors up to which they are one
 
 
 class WeightChange(NamedTuple):
@@ -26,96 +26,114 @@ class WeightChange(NamedTuple):
     values: dict[str, str]
 
 
-def change_of(name: str, own: Tensor, other: Tensor, *, plus: float = 0.0) -> WeightChange | None:
+def classify_weight_change(
+    name: str, reference: Tensor, candidate: Tensor, *, plus: float = 0.0
+) -> WeightChange | None:
     """Return what was done to a weight; none where it is nothing that the numbers tell by themselves.
 
     Args:
         name: of the weight in its module.
-        own: the reference's.
-        other: the candidate's.
+        reference: the reference's.
+        candidate: the candidate's.
         plus: what is added to the weight of a norm before it is used.
     """
-    own, other = own.detach().double(), other.detach().double()
-    if own.shape != other.shape:
+    reference, candidate = reference.detach().double(), candidate.detach().double()
+    if reference.shape != candidate.shape:
         return None
-    lost = ~torch.isfinite(other)
+    lost = ~torch.isfinite(candidate)
     strange = int(lost.sum())
-    if strange and bool((own.abs()[lost] > LARGEST_HALF).all()):
-        return WeightChange("DX997", {"largest": f"{float(own.abs().max()):.4g}"})
+    if strange and bool((reference.abs()[lost] > FLOAT16_MAX).all()):
+        return WeightChange("DX997", {"largest": f"{float(reference.abs().max()):.4g}"})
     if strange:
-        return WeightChange("DX717", {"what": f"{name} holds {counted(strange, 'number')} NaN or infinite"})
+        return WeightChange(
+            "DX717", {"what": f"{name} holds {format_count(strange, 'number')} NaN or infinite"}
+        )
     # Where one is added, zero is a norm without its weight, which the norms' own causes name.
-    if not plus and not bool(other.any()) and bool(own.any()):
+    if not plus and not bool(candidate.any()) and bool(reference.any()):
         bias = name.endswith("bias")
         return WeightChange("DX987" if bias else "DX933", {"what": f"{name} is zero everywhere"})
-    for check in (_clipped, _woven, _experts_moved, _by_channel):
-        change = check(name, own + plus, other + plus)
+    for check in (_clipped_change, _interleaved_change, _expert_order_change, _channel_factor_change):
+        change = check(name, reference + plus, candidate + plus)
         if change is not None:
             return change
     return None
 
 
-def factor_beside(own: Tensor, other: Tensor, siblings: Iterable[tuple[Tensor, Tensor]]) -> float | None:
+def factor_beside_siblings(
+    reference: Tensor, candidate: Tensor, siblings: Iterable[tuple[Tensor, Tensor]]
+) -> float | None:
     """Return the one factor by which a weight differs from what its siblings' have: a norm was folded into all of them.
 
     Args:
-        own: the reference's weight.
-        other: the candidate's.
+        reference: the reference's weight.
+        candidate: the candidate's.
         siblings: both weights of other products, some of which read the same input.
     """
-    factors = _input_factors(own, other)
+    factors = _input_factors(reference, candidate)
     for pair in siblings if factors is not None else ():
         sibling_factors = _input_factors(*pair)
         if sibling_factors is None or sibling_factors.shape != factors.shape:  # type: ignore[union-attr]
             continue
         shares = factors / sibling_factors
-        if float(shares.std()) < EVEN * float(shares.mean()):
+        if float(shares.std()) < UNIFORM_SPREAD * float(shares.mean()):
             return float(shares.mean())
     return None
 
 
-def _input_factors(own: Tensor, other: Tensor) -> Tensor | None:
+def _input_factors(reference: Tensor, candidate: Tensor) -> Tensor | None:
     """Return the factors of a matrix's input channels; none where it is changed otherwise, or not at all."""
-    if own.shape != other.shape or own.ndim != 2:
+    if reference.shape != candidate.shape or reference.ndim != 2:
         return None
-    own, other = own.detach().double(), other.detach().double()
-    factors = (own * other).sum(0) / (own * own).sum(0).clamp(min=1e-300)
-    even = float(factors.std()) < EVEN * float(factors.abs().mean())
-    return None if even or bool((factors <= 0).any()) or not _near(other, own * factors) else factors
+    reference, candidate = reference.detach().double(), candidate.detach().double()
+    factors = (reference * candidate).sum(0) / (reference * reference).sum(0).clamp(min=1e-300)
+    even = float(factors.std()) < UNIFORM_SPREAD * float(factors.abs().mean())
+    return (
+        None
+        if even or bool((factors <= 0).any()) or not _are_close(candidate, reference * factors)
+        else factors
+    )
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
-    return float((one - other).norm()) <= CLOSE * float(one.norm())
+def _are_close(one: Tensor, other: Tensor) -> bool:
+    return float((one - other).norm()) <= CLOSE_DISTANCE * float(one.norm())
 
 
-def _clipped(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
-    limit = float(other.abs().max())
-    clipped = int((other.abs() >= limit * (1 - 1e-6)).sum())
-    if own.ndim < 2 or clipped < LEAST_HELD or not _near(own.clamp(-limit, limit), other):
+def _clipped_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
+    limit = float(candidate.abs().max())
+    clipped = int((candidate.abs() >= limit * (1 - 1e-6)).sum())
+    if (
+        reference.ndim < 2
+        or clipped < MIN_CLIPPED_WEIGHTS
+        or not _are_close(reference.clamp(-limit, limit), candidate)
+    ):
         return None
-    return WeightChange("DX929", {"limit": f"{limit:.4g}", "held": f"{100 * clipped / other.numel():.2g} %"})
+    return WeightChange(
+        "DX929", {"limit": f"{limit:.4g}", "held": f"{100 * clipped / candidate.numel():.2g} %"}
+    )
 
 
-def _woven(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
+def _interleaved_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
     """Return that the two halves of a weight are in turn where one should follow the other, or the other way round."""
-    for axis in range(max(0, own.ndim - 2), own.ndim):
-        size = own.shape[axis]
-        if size % 2 or own.ndim < 2:
+    for axis in range(max(0, reference.ndim - 2), reference.ndim):
+        size = reference.shape[axis]
+        if size % 2 or reference.ndim < 2:
             continue
         woven = torch.arange(size).reshape(2, -1).T.reshape(-1)
-        for order, direction in ((woven, INTERLEAVED), (torch.argsort(woven), APART)):
-            if _near(own.index_select(axis, order), other) and not _near(own, other):
+        for order, direction in ((woven, INTERLEAVED), (torch.argsort(woven), NOT_INTERLEAVED)):
+            if _are_close(reference.index_select(axis, order), candidate) and not _are_close(
+                reference, candidate
+            ):
                 return WeightChange("DX981", {"how": direction})
     return None
 
 
-def _experts_moved(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
+def _expert_order_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
     """Return that the matrices of several experts stand in another order."""
-    if own.ndim != 3:
+    if reference.ndim != 3:
         return None
-    rows, candidate_rows = own.flatten(1), other.flatten(1)
+    rows, candidate_rows = reference.flatten(1), candidate.flatten(1)
     order = torch.cdist(candidate_rows, rows).argmin(1)
-    if not _near(rows[order], candidate_rows) or bool((order == torch.arange(len(order))).all()):
+    if not _are_close(rows[order], candidate_rows) or bool((order == torch.arange(len(order))).all()):
         return None
     return expert_order(order)
 
@@ -124,17 +142,20 @@ def expert_order(order: Tensor) -> WeightChange:
     return WeightChange("DX956", {"order": " ".join(map(str, order[:16].tolist()))})
 
 
-def _by_channel(name: str, own: Tensor, other: Tensor) -> WeightChange | None:
+def _channel_factor_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
     """Return that each channel of a matrix is multiplied by a factor of its own.
 
     Any two weights of a norm are such factors apart, so a vector tells nothing.
     """
-    if own.ndim != 2 or 1 in own.shape:
+    if reference.ndim != 2 or 1 in reference.shape:
         return None
-    for channel, rows, candidate_rows in (("output channel", own, other), ("input channel", own.T, other.T)):
+    for channel, rows, candidate_rows in (
+        ("output channel", reference, candidate),
+        ("input channel", reference.T, candidate.T),
+    ):
         factors = (rows * candidate_rows).sum(1) / (rows * rows).sum(1).clamp(min=1e-300)
-        even = float(factors.std()) < EVEN * float(factors.abs().mean())
-        if even or bool((factors <= 0).any()) or not _near(candidate_rows, factors[:, None] * rows):
+        even = float(factors.std()) < UNIFORM_SPREAD * float(factors.abs().mean())
+        if even or bool((factors <= 0).any()) or not _are_close(candidate_rows, factors[:, None] * rows):
             continue
         spread = f"{float(factors.min()):.3g} to {float(factors.max()):.3g}"
         what = f"{name} is multiplied by a factor for each {channel} ({spread}) that nothing makes up for"

@@ -17,36 +17,36 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from trtdx.engines.tensorrt.build.messages import Done, Job
-from trtdx.engines.tensorrt.build.nouns import BuildOptions, Built, Message, Progress, Variant
-from trtdx.engines.tensorrt.build.parent import Compiler
-from trtdx.engines.tensorrt.execute.output_bounds import with_most_bytes
-from trtdx.engines.tensorrt.network.profiles import profile_from
-from trtdx.engines.tensorrt.network.registration import Registry
+from trtdx.engines.tensorrt.build.build_process import BuildProcess
+from trtdx.engines.tensorrt.build.frames import BuildDone, BuildJob
+from trtdx.engines.tensorrt.build.nouns import BuildMessage, BuildOptions, BuildProgress, BuiltPlan, Variant
+from trtdx.engines.tensorrt.build.output_bounds import with_most_bytes
+from trtdx.engines.tensorrt.network.profiles import profile_from_argument
+from trtdx.engines.tensorrt.network.registration import TensorRegistry
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.formats.tensorrt.build_log import Told
-from trtdx.formats.tensorrt.kernels import placed
+from trtdx.formats.tensorrt.build_log import BuildLogParser
+from trtdx.formats.tensorrt.kernels import assign_kernel_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-DEFAULT = BuildOptions()
-FUNCTION = re.compile(r"(?P<path>.+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_][\w.]*)")
+DEFAULT_OPTIONS = BuildOptions()
+FUNCTION_SOURCE = re.compile(r"(?P<path>.+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_][\w.]*)")
 
 
-def build(
+def build_plan(
     source: Any,
     *,
     selector: str = "",
     variant: Variant = "none",
     profiles: Sequence[str | Mapping[str, Any]] = (),
     registered: Any = None,
-    options: BuildOptions = DEFAULT,
+    options: BuildOptions = DEFAULT_OPTIONS,
     plan: str | Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[BuildProgress], None] | None = None,
     cancel: Callable[[], bool] | None = None,
-) -> Built:
+) -> BuiltPlan:
     """Compile a network and return the plan with all that is known of it.
 
     Args:
@@ -69,51 +69,53 @@ def build(
     if variant not in get_args(Variant):
         raise UnknownNameError("variant", str(variant), get_args(Variant))
     job = msgspec.structs.replace(
-        _job(source),
+        _job_from_source(source),
         selector=selector,
         variant=variant,
-        profiles=tuple(profile_from(profile) for profile in profiles),
+        profiles=tuple(profile_from_argument(profile) for profile in profiles),
         options=options,
     )
     network = getattr(source, "trt_network", source) if job.kind == "network" else None
-    with _part_of(plan) as part:
-        compiler = Compiler(msgspec.structs.replace(job, part=str(part)), progress=progress, cancel=cancel)
-        done = compiler.run(network, _registry(registered))
+    with _temporary_plan_file(plan) as part:
+        compiler = BuildProcess(
+            msgspec.structs.replace(job, part=str(part)), progress=progress, cancel=cancel
+        )
+        done = compiler.run(network, _registry_from_registered(registered))
         seconds = compiler.seconds
         content = b""
         if plan is None:
             content = part.read_bytes()
         else:
             part.replace(plan)
-    return _built(compiler, done, seconds, str(plan or ""), content)
+    return _build_result(compiler, done, seconds, str(plan or ""), content)
 
 
-def _job(source: Any) -> Job:
+def _job_from_source(source: Any) -> BuildJob:
     if hasattr(getattr(source, "trt_network", source), "add_input"):
-        return Job(kind="network", name=str(getattr(source, "name", "")) or "the network")
+        return BuildJob(kind="network", name=str(getattr(source, "name", "")) or "the network")
     if callable(source):
         raise InputError(
             "a function of this process cannot be compiled by another one",
             fix="name it, as 'package.module:function' or 'file.py:function', or pass the network it makes",
         )
     text = os.fspath(source)
-    match = FUNCTION.fullmatch(text)
+    match = FUNCTION_SOURCE.fullmatch(text)
     if match and not Path(text).exists():
         if match["path"].endswith(".py") and not Path(match["path"]).is_file():
             raise InputError(f"there is no file {match['path']}")
-        return Job(kind="function", name=text, path=match["path"], function=match["function"])
+        return BuildJob(kind="function", name=text, path=match["path"], function=match["function"])
     if not Path(text).is_file():
         raise InputError(
             f"there is no file {text}",
             fix="give an ONNX file, 'package.module:function' or 'file.py:function'",
         )
-    return Job(kind="onnx", name=text, path=text)
+    return BuildJob(kind="onnx", name=text, path=text)
 
 
-def _registry(registered: Any) -> Registry:
-    if isinstance(registered, Registry):
+def _registry_from_registered(registered: Any) -> TensorRegistry:
+    if isinstance(registered, TensorRegistry):
         return registered
-    registry = Registry()
+    registry = TensorRegistry()
     if (
         registered is None
         or registry.register_all(registered)
@@ -126,7 +128,7 @@ def _registry(registered: Any) -> Registry:
 
 
 @contextlib.contextmanager
-def _part_of(plan: str | Path | None) -> Iterator[Path]:
+def _temporary_plan_file(plan: str | Path | None) -> Iterator[Path]:
     """Make the file that the plan is written to before it has its name: an unwritable folder is told at once."""
     target = Path(plan) if plan is not None else None
     if target is not None and target.is_dir():
@@ -139,7 +141,7 @@ def _part_of(plan: str | Path | None) -> Iterator[Path]:
             suffix=".part",
             dir=target.parent if target else None,
         )
-        os.fchmod(fd, 0o666 & ~_umask())
+        os.fchmod(fd, 0o666 & ~_current_umask())
         os.close(fd)
     except OSError as err:
         raise InputError(
@@ -151,17 +153,19 @@ def _part_of(plan: str | Path | None) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
 
 
-def _umask() -> int:
+def _current_umask() -> int:
     """Return the bits that new files do not get; mkstemp gives them to nobody else, a plan is no secret."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
 
 
-def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, content: bytes) -> Built:
+def _build_result(
+    compiler: BuildProcess, done: BuildDone, seconds: float, plan_path: str, content: bytes
+) -> BuiltPlan:
     job = compiler.job
-    build_log = told_by(compiler.messages)
-    return Built(
+    build_log = build_log_from_messages(compiler.messages)
+    return BuiltPlan(
         source=job.name,
         variant=job.variant,
         tensorrt=done.tensorrt,
@@ -174,7 +178,7 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
         outputs=with_most_bytes(done, compiler.inputs, job.profiles, compiler.messages),
         marked=done.marked,
         left_out=done.left_out,
-        kernels=tuple(placed(build_log.kernels)),
+        kernels=tuple(assign_kernel_profiles(build_log.kernels)),
         activation_bytes=tuple(build_log.facts.get("log.activation_bytes", ())),
         weights_bytes=build_log.facts.get("log.weights_bytes"),
         messages=tuple(compiler.messages),
@@ -182,12 +186,12 @@ def _built(compiler: Compiler, done: Done, seconds: float, plan_path: str, conte
     )
 
 
-def told_by(messages: Sequence[Message]) -> Told:
+def build_log_from_messages(messages: Sequence[BuildMessage]) -> BuildLogParser:
     """Return what the log tells of kernels and memory; of several attempts the last."""
     began = [number for number, message in enumerate(messages) if message.text == "SYMBOLIC CHECKS"]
-    build_log = Told("the compile")
+    build_log = BuildLogParser("the compile")
     for message in messages[began[-1] if began else 0 :]:
         # Not splitlines: TensorRT puts control characters between names.
         for line in message.text.split("\n"):
-            build_log.take(line)
+            build_log.parse_line(line)
     return build_log

@@ -18,32 +18,39 @@ from typing import Any
 import msgspec
 
 from trtdx.engines.tensorrt.build.errors import BuildCancelledError, BuildError
-from trtdx.engines.tensorrt.build.messages import Defined, Failed, Job, Pipe, Said, Stage
-from trtdx.engines.tensorrt.build.nouns import Message
+from trtdx.engines.tensorrt.build.frames import (
+    BuildFailed,
+    BuildJob,
+    FrameWriter,
+    MessageLogged,
+    NetworkDefined,
+    StageStarted,
+)
+from trtdx.engines.tensorrt.build.nouns import BuildMessage
 from trtdx.errors import TrtdxError
 
 PR_SET_PDEATHSIG = 1
 
 
-class Teller:
+class ParentLink:
     """Tells the parent what happens, and knows whether it still wants the plan."""
 
-    def __init__(self, pipe: Pipe, control: int, began: float) -> None:
+    def __init__(self, pipe: FrameWriter, control: int, began: float) -> None:
         self._pipe, self._control, self._began = pipe, control, began
         self.errors: list[str] = []
         self.stage = "define"
         self.send = pipe.send
 
-    def said(self, severity: str, text: str) -> None:
+    def send_message(self, severity: str, text: str) -> None:
         if severity in ("ERROR", "INTERNAL_ERROR"):
             self.errors.append(text)
-        self._pipe.send(Said(Message(round(time.monotonic() - self._began, 6), severity, text)))
+        self._pipe.send(MessageLogged(BuildMessage(round(time.monotonic() - self._began, 6), severity, text)))
 
-    def begins(self, stage: str) -> None:
+    def begin_stage(self, stage: str) -> None:
         self.stage = stage
-        self._pipe.send(Stage(stage))
+        self._pipe.send(StageStarted(stage))
 
-    def wanted(self) -> bool:
+    def is_parent_waiting(self) -> bool:
         """Whether nobody cancelled and the parent is there; its death closes the pipe."""
         return not select.select([self._control], [], [], 0)[0]
 
@@ -56,22 +63,22 @@ def main() -> None:
         line = pipe.readline()  # and nothing of what may follow, which is the wish to stop
     if not line.endswith(b"\n"):
         os._exit(1)  # the parent is gone
-    serve(msgspec.json.decode(line, type=Job), control, frames)
+    serve_job(msgspec.json.decode(line, type=BuildJob), control, frames)
 
 
-def serve(job: Job, control: int, frames: int, network: Any = None, registry: Any = None) -> None:
+def serve_job(job: BuildJob, control: int, frames: int, network: Any = None, registry: Any = None) -> None:
     """Compile, and end the process: what TensorRT leaves behind may crash when it is taken down."""
     die_with_parent()
-    parent = Teller(Pipe(frames), control, job.began)
+    parent = ParentLink(FrameWriter(frames), control, job.began)
     status = 0
     try:
-        _serve(job, parent, network, registry)
+        _compile_job(job, parent, network, registry)
     except BrokenPipeError:
         status = 1  # nobody listens any more
     except BaseException as err:
         status = 1
         with contextlib.suppress(BrokenPipeError):
-            parent.send(_failed(err, parent))
+            parent.send(_failure_from_error(err, parent))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -83,48 +90,48 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-def _failed(err: BaseException, teller: Teller) -> Failed:
+def _failure_from_error(err: BaseException, parent: ParentLink) -> BuildFailed:
     if isinstance(err, BuildError):
         cancelled = isinstance(err, BuildCancelledError)
-        return Failed(err.stage, err.message, err.fix, err.code, err.problem, cancelled)
+        return BuildFailed(err.stage, err.message, err.fix, err.code, err.problem, cancelled)
     if isinstance(err, TrtdxError):
-        return Failed(teller.stage, err.message, err.fix)
-    teller.said("OUTPUT", "".join(traceback.format_exception(err)).rstrip())
-    return Failed(teller.stage, f"{type(err).__name__}: {err}")
+        return BuildFailed(parent.stage, err.message, err.fix)
+    parent.send_message("OUTPUT", "".join(traceback.format_exception(err)).rstrip())
+    return BuildFailed(parent.stage, f"{type(err).__name__}: {err}")
 
 
-def _serve(job: Job, teller: Teller, network: Any, registry: Any) -> None:
+def _compile_job(job: BuildJob, teller: ParentLink, network: Any, registry: Any) -> None:
     from trtdx.engines.tensorrt.build import compiler
-    from trtdx.engines.tensorrt.network import define
-    from trtdx.engines.tensorrt.network.registration import registering
+    from trtdx.engines.tensorrt.network import define_network
+    from trtdx.engines.tensorrt.network.registration import collect_registered
 
-    teller.begins("define")
-    with registering() as active:
+    teller.begin_stage("define")
+    with collect_registered() as active:
         if network is None:
-            trt, builder, network, owners = _defined(job, teller, active)
+            trt, builder, network, owners = _define_network(job, teller, active)
         else:
-            trt, builder, owners = compiler.adopted(network, teller)
+            trt, builder, owners = compiler.adopt_network(network, teller)
             active = registry
         if job.kind != "onnx":  # the parser tells the nodes itself
-            define.name_layers(network)
-        inputs = define.bindings_from_inputs(network)
-        teller.send(Defined(inputs, network.num_layers))
+            define_network.name_layers(network)
+        inputs = define_network.bindings_from_inputs(network)
+        teller.send(NetworkDefined(inputs, network.num_layers))
         compiler.compile_network(trt, builder, network, job, active, inputs, teller)
     del owners
 
 
-def _defined(job: Job, teller: Teller, registry: Any) -> tuple[Any, Any, Any, Any]:
-    from trtdx.engines.tensorrt.bindings import bindings, new_builder
+def _define_network(job: BuildJob, parent: ParentLink, registry: Any) -> tuple[Any, Any, Any, Any]:
+    from trtdx.engines.tensorrt.bindings import create_builder, load_bindings
     from trtdx.engines.tensorrt.build import compiler
-    from trtdx.engines.tensorrt.network import define
+    from trtdx.engines.tensorrt.network import define_network
 
-    trt = bindings(job.options.package)
-    logger = compiler.logger_for(trt, teller)
-    builder = new_builder(trt, logger)
-    network = define.new_network(trt, builder, strongly_typed=job.options.strongly_typed)
+    trt = load_bindings(job.options.package)
+    logger = compiler.create_logger(trt, parent)
+    builder = create_builder(trt, logger)
+    network = define_network.create_network(trt, builder, strongly_typed=job.options.strongly_typed)
     if job.kind == "onnx":
-        teller.begins("parse")
-        owner = define.parse_onnx(trt, network, logger, job.path)
+        parent.begin_stage("parse")
+        owner = define_network.parse_onnx(trt, network, logger, job.path)
     else:
-        owner = define.call_function(network, job, registry)
+        owner = define_network.call_function(network, job, registry)
     return trt, builder, network, (owner, logger)

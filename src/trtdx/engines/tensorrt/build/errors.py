@@ -15,7 +15,7 @@ from trtdx.errors import TrtdxError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.engines.tensorrt.build.nouns import Binding, Message, Profile
+    from trtdx.engines.tensorrt.build.nouns import Binding, BuildMessage, ShapeProfile
 
 
 class BuildError(TrtdxError):
@@ -35,12 +35,16 @@ class BuildError(TrtdxError):
         super().__init__(message, fix=fix)
         self.stage, self.code, self.problem = stage, code, problem
         self.source = ""
-        self.messages: tuple[Message, ...] = ()
+        self.messages: tuple[BuildMessage, ...] = ()
         self.inputs: tuple[Binding, ...] = ()
-        self.profiles: tuple[Profile, ...] = ()
+        self.profiles: tuple[ShapeProfile, ...] = ()
 
-    def with_what_was_said(
-        self, source: str, messages: Sequence[Message], inputs: Sequence[Binding], profiles: Sequence[Profile]
+    def with_build_context(
+        self,
+        source: str,
+        messages: Sequence[BuildMessage],
+        inputs: Sequence[Binding],
+        profiles: Sequence[ShapeProfile],
     ) -> BuildError:
         """Return itself, knowing what came before."""
         self.source = source

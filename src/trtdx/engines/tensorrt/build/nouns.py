@@ -12,12 +12,12 @@ from trtdx.formats.tensorrt.nouns import Kernel
 
 Variant = Literal["none", "outputs", "debug-tensors"]
 Shape = tuple[int, ...]
-Profile = dict[str, tuple[Shape, Shape, Shape]]  # input: (min, opt, max)
+ShapeProfile = dict[str, tuple[Shape, Shape, Shape]]  # input: (min, opt, max)
 REASON_CHARS = 300  # of an error, in the reason why a tensor was left out
-ALARMING = ("INTERNAL_ERROR", "ERROR", "WARNING")
+ALARMING_SEVERITIES = ("INTERNAL_ERROR", "ERROR", "WARNING")
 # Without a driver TensorRT looks for the GPU of the machine after each error, and says that there is none.
-ECHO = re.compile(r"catchCudaError.*cudaError 35")
-LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
+NO_DRIVER_ECHO = re.compile(r"catchCudaError.*cudaError 35")
+SEVERITY_LETTERS = {"INTERNAL_ERROR": "F", "ERROR": "E", "WARNING": "W", "INFO": "I", "VERBOSE": "V"}
 
 
 class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class BuildOptions(msgspec.Struct, frozen=True, kw_only=True):
     most_retries: int = 24  # how many tensors may prove impossible to mark before giving up
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class BuildMessage(msgspec.Struct, frozen=True, array_like=True):
     """One thing that TensorRT, or what runs beside it in its process, said."""
 
     seconds: float  # since the compile began
@@ -44,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     @property
     def line(self) -> str:
         """Return it as TensorRT's own logger would print it."""
-        letter = LETTERS.get(self.severity)
+        letter = SEVERITY_LETTERS.get(self.severity)
         return f"[TRT] [{letter}] {self.text}" if letter else self.text
 
 
@@ -58,21 +58,21 @@ class Binding(msgspec.Struct, frozen=True):
     marked: bool = False  # for looking at, not an output of the model
 
 
-class Marked(msgspec.Struct, frozen=True):
+class MarkedTensor(msgspec.Struct, frozen=True):
     """A tensor that was marked: the names it was asked for by, and its own in the network."""
 
     name: str
     tensor: str
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class UnmarkedTensor(msgspec.Struct, frozen=True):
     """A tensor that could not be marked."""
 
     name: str
     reason: str
 
 
-class Built(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan and all that is known of it."""
 
     source: str
@@ -82,15 +82,15 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     plan_size: int
     seconds: float
     layers: int  # of the network definition
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[ShapeProfile, ...] = ()
     inputs: tuple[Binding, ...] = ()
     outputs: tuple[Binding, ...] = ()
-    marked: tuple[Marked, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
+    marked: tuple[MarkedTensor, ...] = ()
+    left_out: tuple[UnmarkedTensor, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     activation_bytes: tuple[int, ...] = ()  # by profile
     weights_bytes: int | None = None
-    messages: tuple[Message, ...] = ()
+    messages: tuple[BuildMessage, ...] = ()
     content: bytes = b""  # the plan, where it was not written to a file
 
     @property
@@ -99,15 +99,15 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
         sizes = [binding.most_bytes for binding in self.outputs]
         return None if None in sizes else sum(size for size in sizes if size is not None)
 
-    def plan(self) -> bytes:
+    def plan_bytes(self) -> bytes:
         """Return the plan itself."""
         return self.content or Path(self.plan_path).read_bytes()
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BuildProgress(msgspec.Struct, frozen=True):
     """How far a compile is: the phase it is in, and the part of the whole that is done."""
 
     phase: str
     step: int
-    of: int
+    steps: int
     fraction: float  # of everything; it never goes back

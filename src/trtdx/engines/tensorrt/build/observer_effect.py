@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.engines.tensorrt.build.nouns import Built  # msgspec reads it at run time
+from trtdx.engines.tensorrt.build.nouns import BuiltPlan  # msgspec reads it at run time
 from trtdx.formats.tensorrt.nouns import Kernel
 from trtdx.model import Cell, Section
-from trtdx.words import counted, listed
+from trtdx.words import abbreviate_list, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
 MOST_ROWS = 200
-COUNTER = re.compile(r"\d+")
-Identity = tuple[int, str, tuple[str, ...]]
-NAMED = 4
+_DIGITS = re.compile(r"\d+")
+KernelIdentity = tuple[int, str, tuple[str, ...]]
+MOST_NAMES = 4
 
 
-class Split(msgspec.Struct, frozen=True):
+class LostFusion(msgspec.Struct, frozen=True):
     """Layers that one kernel computed together and that several compute now."""
 
     profile: int
@@ -33,62 +33,66 @@ class Split(msgspec.Struct, frozen=True):
     now: tuple[str, ...]  # the kernels they are in
 
 
-class Effect(msgspec.Struct, frozen=True):
+class ObserverEffect(msgspec.Struct, frozen=True):
     """What a debug variant is like beside the production one."""
 
-    production: Built
-    debug: Built
-    splits: tuple[Split, ...]
+    production: BuiltPlan
+    debug: BuiltPlan
+    splits: tuple[LostFusion, ...]
     added: tuple[Kernel, ...]  # kernels that production has not, such as copies into outputs
 
     @property
     def changed(self) -> bool:
         """Whether the program is another one; a plan may hold more and still compute the same way."""
-        return bool(self.splits) or listing(self.production) != listing(self.debug)
+        return bool(self.splits) or kernel_identities(self.production) != kernel_identities(self.debug)
 
     @property
-    def text(self) -> str:
+    def summary(self) -> str:
         """Return the effect in one sentence."""
         before, after = len(self.production.kernels), len(self.debug.kernels)
         if not self.changed:
-            return (
-                f"marking {counted(len(self.debug.marked), 'tensor')} left all {before} kernels as they were"
-            )
+            return f"marking {format_count(len(self.debug.marked), 'tensor')} left all {before} kernels as they were"
         lost = f", and split {len(self.splits)} fused ones" if self.splits else ""
-        return (
-            f"marking {counted(len(self.debug.marked), 'tensor')} changed {before} kernels into {after}{lost}"
-        )
+        return f"marking {format_count(len(self.debug.marked), 'tensor')} changed {before} kernels into {after}{lost}"
 
     def sections(self) -> list[Section]:
         """Return the tables for a report."""
-        return [_sizes(self), _kinds(self), *_splits(self), *_new(self), *_left_out(self)]
+        return [
+            _sizes_section(self),
+            _kernel_types_section(self),
+            *_lost_fusion_sections(self),
+            *_added_kernel_sections(self),
+            *_unmarked_tensor_sections(self),
+        ]
 
 
-def observer_effect(production: Built, debug: Built) -> Effect:
+def compare_builds(production: BuiltPlan, debug: BuiltPlan) -> ObserverEffect:
     """Return what marking changed; both are compiled from one definition with the same profiles."""
-    splits = tuple(_all_splits(production.kernels, debug.kernels))
-    return Effect(production, debug, splits, tuple(_added(production.kernels, debug.kernels)))
+    splits = tuple(_find_lost_fusions(production.kernels, debug.kernels))
+    return ObserverEffect(
+        production, debug, splits, tuple(_find_added_kernels(production.kernels, debug.kernels))
+    )
 
 
-def listing(built: Built) -> list[Identity]:
+def kernel_identities(built: BuiltPlan) -> list[KernelIdentity]:
     """Return the kernels without their counters, which change from build to build."""
-    return [_identity(kernel) for kernel in built.kernels]
+    return [_kernel_identity(kernel) for kernel in built.kernels]
 
 
-def _identity(kernel: Kernel) -> Identity:
-    return kernel.profile, kernel.kind, kernel.nodes or (COUNTER.sub("", kernel.name),)
+def _kernel_identity(kernel: Kernel) -> KernelIdentity:
+    return kernel.profile, kernel.kind, kernel.nodes or (_DIGITS.sub("", kernel.name),)
 
 
-def _added(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Kernel]:
-    remaining = Counter(_identity(kernel) for kernel in before)
+def _find_added_kernels(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Kernel]:
+    remaining = Counter(_kernel_identity(kernel) for kernel in before)
     for kernel in after:
-        if remaining[_identity(kernel)]:
-            remaining[_identity(kernel)] -= 1
+        if remaining[_kernel_identity(kernel)]:
+            remaining[_kernel_identity(kernel)] -= 1
         else:
             yield kernel
 
 
-def _all_splits(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[Split]:
+def _find_lost_fusions(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[LostFusion]:
     where: dict[tuple[int, str], set[int]] = {}
     for number, kernel in enumerate(after):
         for node in kernel.nodes:
@@ -100,23 +104,31 @@ def _all_splits(before: Sequence[Kernel], after: Sequence[Kernel]) -> Iterator[S
             continue
         numbers = sorted(set.union(*present))
         now = tuple(after[number].name for number in numbers)
-        yield Split(kernel.profile, kernel.name, kernel.kind, kernel.nodes, now)
+        yield LostFusion(kernel.profile, kernel.name, kernel.kind, kernel.nodes, now)
 
 
-def _sizes(effect: Effect) -> Section:
+def _sizes_section(effect: ObserverEffect) -> Section:
     before, after = effect.production, effect.debug
     rows: list[tuple[Cell, ...]] = [
-        _row("kernels", len(before.kernels), len(after.kernels)),
-        _row("kernels that compute several layers", _fused(before), _fused(after)),
-        _row("plan bytes", before.plan_size, after.plan_size),
-        _row("weights bytes", before.weights_bytes, after.weights_bytes),
+        _change_row("kernels", len(before.kernels), len(after.kernels)),
+        _change_row(
+            "kernels that compute several layers", _count_fused_kernels(before), _count_fused_kernels(after)
+        ),
+        _change_row("plan bytes", before.plan_size, after.plan_size),
+        _change_row("weights bytes", before.weights_bytes, after.weights_bytes),
     ]
     for number, (old, new) in enumerate(zip(before.activation_bytes, after.activation_bytes, strict=False)):
-        rows.append(_row(f"activation bytes, profile {number}", old, new))
+        rows.append(_change_row(f"activation bytes, profile {number}", old, new))
     rows += [
-        _row("output bindings", len(before.outputs), len(after.outputs)),
-        _row("bytes of output bindings at the largest shapes", before.output_bytes, after.output_bytes),
-        _row("activation and output bindings together", _together(before), _together(after)),
+        _change_row("output bindings", len(before.outputs), len(after.outputs)),
+        _change_row(
+            "bytes of output bindings at the largest shapes", before.output_bytes, after.output_bytes
+        ),
+        _change_row(
+            "activation and output bindings together",
+            _activation_and_output_bytes(before),
+            _activation_and_output_bytes(after),
+        ),
         ("seconds to build", round(before.seconds, 2), round(after.seconds, 2), None),
     ]
     columns = ("what", before.variant, after.variant, "change")
@@ -124,43 +136,52 @@ def _sizes(effect: Effect) -> Section:
     return Section("observer", "what marking changed", columns, tuple(rows), note)
 
 
-def _row(what: str, before: int | None, after: int | None) -> tuple[Cell, ...]:
+def _change_row(what: str, before: int | None, after: int | None) -> tuple[Cell, ...]:
     if before is None or after is None:
         return what, before, after, None
     share = f" ({(after - before) / before:+.1%})" if before and after != before else ""
     return what, before, after, f"{after - before:+d}{share}" if after != before else "same"
 
 
-def _fused(built: Built) -> int:
+def _count_fused_kernels(built: BuiltPlan) -> int:
     return sum(len(kernel.nodes) > 1 for kernel in built.kernels)
 
 
-def _together(built: Built) -> int | None:
+def _activation_and_output_bytes(built: BuiltPlan) -> int | None:
     if built.output_bytes is None or not built.activation_bytes:
         return None
     return max(built.activation_bytes) + built.output_bytes
 
 
-def _kinds(effect: Effect) -> Section:
+def _kernel_types_section(effect: ObserverEffect) -> Section:
     before = Counter(kernel.kind for kernel in effect.production.kernels)
     after = Counter(kernel.kind for kernel in effect.debug.kernels)
     kinds = sorted(before | after, key=lambda kind: (-before[kind], kind))
-    rows = tuple(_row(kind, before[kind], after[kind]) for kind in kinds)
+    rows = tuple(_change_row(kind, before[kind], after[kind]) for kind in kinds)
     columns = ("type", effect.production.variant, effect.debug.variant, "change")
     return Section("observer-kernels", "kernels by type", columns, rows)
 
 
-def _splits(effect: Effect) -> Iterator[Section]:
+def _lost_fusion_sections(effect: ObserverEffect) -> Iterator[Section]:
     rows = [
-        (split.profile, split.kind, listed(split.layers, NAMED), len(split.now), listed(split.now, NAMED))
+        (
+            split.profile,
+            split.kind,
+            abbreviate_list(split.layers, MOST_NAMES),
+            len(split.now),
+            abbreviate_list(split.now, MOST_NAMES),
+        )
         for split in effect.splits
     ]
     columns = ("profile", "type", "layers that were in one kernel", "kernels now", "which")
     return _first_rows("observer-fusions", "fusions lost", columns, rows)
 
 
-def _new(effect: Effect) -> Iterator[Section]:
-    rows = [(added.profile, added.kind, added.name, listed(added.nodes, NAMED)) for added in effect.added]
+def _added_kernel_sections(effect: ObserverEffect) -> Iterator[Section]:
+    rows = [
+        (added.profile, added.kind, added.name, abbreviate_list(added.nodes, MOST_NAMES))
+        for added in effect.added
+    ]
     title = f"kernels that only {effect.debug.variant} has"
     return _first_rows("observer-added", title, ("profile", "type", "kernel", "layers"), rows)
 
@@ -175,7 +196,7 @@ def _first_rows(
         yield Section(key, title, columns, tuple(rows[:MOST_ROWS]), note=note)
 
 
-def _left_out(effect: Effect) -> Iterator[Section]:
+def _unmarked_tensor_sections(effect: ObserverEffect) -> Iterator[Section]:
     if effect.debug.left_out:
         rows = tuple((tensor.name, tensor.reason) for tensor in effect.debug.left_out[:MOST_ROWS])
         yield Section("left-out", "tensors that could not be marked", ("tensor", "reason"), rows)

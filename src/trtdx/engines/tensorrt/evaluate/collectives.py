@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trtdx.engines.errors import EvaluationError, LayerError
-from trtdx.engines.tensorrt.evaluate.walk import Exchange, Run
-from trtdx.engines.tensorrt.network.values import Array, from_torch, to_torch
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.tensorrt.evaluate.network_run import CollectiveExchange, NetworkRun
+from trtdx.engines.tensorrt.network.values import Array, numpy_converter, torch_converter
+from trtdx.engines.torch.lazy_import import torch
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from trtdx.engines.tensorrt.evaluate.network import Plugins, Prepared, Taps
-    from trtdx.engines.tensorrt.network.graph import Layer
+    from trtdx.engines.tensorrt.evaluate.prepared_network import Plugins, PreparedNetwork, Taps
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
 class Collective(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Collective(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()  # who takes part, in the group's order; nobody named: everybody
 
 
-REDUCTIONS: dict[str, Any] = {
+COLLECTIVE_REDUCTIONS: dict[str, Any] = {
     "SUM": lambda parts: parts.sum(0),
     "PROD": lambda parts: parts.prod(0),
     "MAX": lambda parts: parts.amax(0),
@@ -36,7 +36,7 @@ REDUCTIONS: dict[str, Any] = {
 }
 
 
-def alone(exchange: Exchange, collectives: Mapping[str, Collective]) -> Any:
+def exchange_on_one_rank(exchange: CollectiveExchange, collectives: Mapping[str, Collective]) -> Any:
     """Return what a rank that is the only one gets from a collective."""
     if exchange.layer.trt.num_ranks > 1:
         raise LayerError(
@@ -44,10 +44,10 @@ def alone(exchange: Exchange, collectives: Mapping[str, Collective]) -> Any:
             layer=exchange.layer.name,
             fix="compute all of them with trtdx.engines.tensorrt.evaluate_ranks",
         )
-    return exchanged([exchange], told(exchange.layer, exchange.value, collectives))[0]
+    return exchange_values([exchange], resolve_collective(exchange.layer, exchange.value, collectives))[0]
 
 
-def told(layer: Layer, value: Any, collectives: Mapping[str, Collective]) -> Collective:
+def resolve_collective(layer: TrtLayer, value: Any, collectives: Mapping[str, Collective]) -> Collective:
     """Return what a collective does: as the caller says, or as the shape of its output leaves no doubt."""
     if layer.name in collectives:
         return collectives[layer.name]
@@ -65,23 +65,23 @@ def told(layer: Layer, value: Any, collectives: Mapping[str, Collective]) -> Col
     )
 
 
-def exchanged(brought: Sequence[Exchange | None], how: Collective) -> list[Any]:
+def exchange_values(exchanges: Sequence[CollectiveExchange | None], collective: Collective) -> list[Any]:
     """Return what each rank gets; None for one that does not take part."""
-    ranks = how.ranks or tuple(range(len(brought)))
-    there = [exchange for rank in ranks if (exchange := brought[rank]) is not None]
+    ranks = collective.ranks or tuple(range(len(exchanges)))
+    there = [exchange for rank in ranks if (exchange := exchanges[rank]) is not None]
     dtype = there[0].layer.outputs[0].dtype
-    values = [to_torch(dtype)(exchange.value) for exchange in there]
-    root = ranks.index(how.root) if how.root in ranks else 0
-    results: list[Any] = [None] * len(brought)
-    for rank, value in zip(ranks, _exchanged(values, how, root), strict=True):
-        results[rank] = from_torch(dtype)(value)
+    values = [torch_converter(dtype)(exchange.value) for exchange in there]
+    root = ranks.index(collective.root) if collective.root in ranks else 0
+    results: list[Any] = [None] * len(exchanges)
+    for rank, value in zip(ranks, _apply_collective(values, collective, root), strict=True):
+        results[rank] = numpy_converter(dtype)(value)
     return results
 
 
-def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
-    count, operation = len(values), how.operation
+def _apply_collective(values: list[Any], collective: Collective, root: int) -> list[Any]:
+    count, operation = len(values), collective.operation
     if operation in ("ALL_REDUCE", "REDUCE", "REDUCE_SCATTER"):
-        total = _reduced(values, how.reduce)
+        total = _reduce_values(values, collective.reduce)
         if operation == "REDUCE_SCATTER":
             return list(total.chunk(count, 0))
         return [
@@ -103,11 +103,11 @@ def _exchanged(values: list[Any], how: Collective, root: int) -> list[Any]:
     raise LayerError(f"{operation} is not a collective of TensorRT")
 
 
-def _reduced(values: list[Any], reduction: str) -> Any:
+def _reduce_values(values: list[Any], reduction: str) -> Any:
     """Return a reduction in float32, rounded once."""
-    parts = torch.stack(values)
+    parts = torch.main_stack(values)
     wide = parts.to(torch.float32) if parts.is_floating_point() else parts
-    return REDUCTIONS[reduction](wide).to(parts.dtype)
+    return COLLECTIVE_REDUCTIONS[reduction](wide).to(parts.dtype)
 
 
 def evaluate_ranks(
@@ -127,61 +127,68 @@ def evaluate_ranks(
         plugins: as for `evaluate`.
         collectives: what collective layers do, by layer name; "*" stands for all that are not named.
     """
-    from trtdx.engines.tensorrt.evaluate.network import prepare, quietly
+    from trtdx.engines.tensorrt.evaluate.prepared_network import inference_without_warnings, prepare_network
 
-    prepared = [prepare(network, plugins=plugins) for network in networks]
-    tapped = [network.tapped(taps) for network in prepared]
+    prepared = [prepare_network(network, plugins=plugins) for network in networks]
+    tapped = [network.slots_of_taps(taps) for network in prepared]
     runs = [
-        network.start(feeds, slots) for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)
+        network.start_run(feeds, slots)
+        for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)
     ]
-    with quietly():
-        _together(prepared, runs, collectives or {})
-    return [network.finish(run) for network, (run, _) in zip(prepared, runs, strict=True)]
+    with inference_without_warnings():
+        _run_ranks(prepared, runs, collectives or {})
+    return [network.finish_run(run) for network, (run, _) in zip(prepared, runs, strict=True)]
 
 
-def _together(
-    ready: Sequence[Prepared],
-    started: Sequence[tuple[Run, Generator[Layer | Exchange, Any, None]]],
+def _run_ranks(
+    networks: Sequence[PreparedNetwork],
+    runs: Sequence[tuple[NetworkRun, Generator[TrtLayer | CollectiveExchange, Any, None]]],
     collectives: Mapping[str, Collective],
 ) -> None:
     """Run all ranks from collective to collective."""
-    received: list[Any] = [None] * len(started)
-    waiting: list[Exchange | None] = [None] * len(started)
-    running = set(range(len(started)))
+    received: list[Any] = [None] * len(runs)
+    waiting: list[CollectiveExchange | None] = [None] * len(runs)
+    running = set(range(len(runs)))
     while running:
         for rank in sorted(running):
             if waiting[rank] is None:
-                waiting[rank] = _until_collective(ready[rank], *started[rank], received[rank], rank)
+                waiting[rank] = _run_to_collective(networks[rank], *runs[rank], received[rank], rank)
                 received[rank] = None
             if waiting[rank] is None:
                 running.discard(rank)
         if running:
-            _meet(waiting, received, collectives)
+            _complete_collective(waiting, received, collectives)
 
 
-def _until_collective(
-    ready: Prepared, run: Run, events: Generator[Layer | Exchange, Any, None], answer: Any, rank: int
-) -> Exchange | None:
+def _run_to_collective(
+    network: PreparedNetwork,
+    run: NetworkRun,
+    events: Generator[TrtLayer | CollectiveExchange, Any, None],
+    received: Any,
+    rank: int,
+) -> CollectiveExchange | None:
     try:
-        event = events.send(answer)
-        while not isinstance(event, Exchange):
+        event = events.send(received)
+        while not isinstance(event, CollectiveExchange):
             event = next(events)
     except StopIteration:
         return None
     except EvaluationError as err:
-        err.partial = ready.partial(run)
+        err.partial = network.partial_values(run)
         err.message = f"rank {rank}: {err.message}"
         raise
     return event
 
 
-def _meet(waiting: list[Exchange | None], answers: list[Any], collectives: Mapping[str, Collective]) -> None:
+def _complete_collective(
+    waiting: list[CollectiveExchange | None], received: list[Any], collectives: Mapping[str, Collective]
+) -> None:
     """Do one collective whose ranks have all arrived, or say who is missing."""
     missing: dict[str, list[int]] = {}
     for exchange in waiting:
         if exchange is None:
             continue
-        collective = told(exchange.layer, exchange.value, collectives)
+        collective = resolve_collective(exchange.layer, exchange.value, collectives)
         ranks = collective.ranks or tuple(range(len(waiting)))
         absent = [
             rank for rank in ranks if (at := waiting[rank]) is None or at.layer.name != exchange.layer.name
@@ -189,9 +196,9 @@ def _meet(waiting: list[Exchange | None], answers: list[Any], collectives: Mappi
         if absent:
             missing[exchange.layer.name] = absent
             continue
-        for rank, value in zip(range(len(waiting)), exchanged(waiting, collective), strict=True):
+        for rank, value in zip(range(len(waiting)), exchange_values(waiting, collective), strict=True):
             if rank in ranks:
-                answers[rank], waiting[rank] = value, None
+                received[rank], waiting[rank] = value, None
         return
     layer, ranks_absent = next(iter(missing.items()))
     raise LayerError(

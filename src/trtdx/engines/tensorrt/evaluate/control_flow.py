@@ -6,35 +6,35 @@ from typing import Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.network.graph import Conditional, Layer, Loop
+from trtdx.engines.tensorrt.network.graph import TrtConditional, TrtLayer, TrtLoop
 
-Unit = Layer | Loop | Conditional  # what becomes one step
+ScheduledUnit = TrtLayer | TrtLoop | TrtConditional  # what becomes one step
 
 
-class Step(msgspec.Struct, eq=False):
+class EvaluationStep(msgspec.Struct, eq=False):
     """One thing to do: run a layer's kernel, a loop or a conditional."""
 
-    unit: Unit
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
+    unit: ScheduledUnit
+    input_slots: tuple[int, ...]
+    output_slots: tuple[int, ...]
     kernel: Any = None
-    part: LoopPart | BranchPart | None = None
+    part: LoopBlocks | BranchBlocks | None = None
     taps: tuple[int, ...] = ()  # outputs somebody wants to see
     frees: tuple[int, ...] = ()  # values nobody needs after this step
 
-    def touched(self) -> set[int]:
+    def touched_slots(self) -> set[int]:
         """Return every slot that this step, or anything inside it, reads or writes."""
-        slots = {*self.ins, *self.outs}
+        slots = {*self.input_slots, *self.output_slots}
         for block in self.part.blocks() if self.part else ():
             for step in block.steps:
-                slots |= step.touched()
+                slots |= step.touched_slots()
         return slots
 
 
-class Block(msgspec.Struct, eq=False):
+class StepBlock(msgspec.Struct, eq=False):
     """Steps in order; a lazy block leaves out what has been computed already."""
 
-    steps: list[Step]
+    steps: list[EvaluationStep]
     lazy: bool = False
     rows: list[tuple[Any, ...]] = []  # the steps as the walk wants them
 
@@ -44,47 +44,54 @@ class Block(msgspec.Struct, eq=False):
             for block in step.part.blocks() if step.part else ():
                 block.close()
         self.rows = [
-            (step.kernel, step.ins, step.outs[0] if len(step.outs) == 1 else 0, step.frees, step.taps, step)
+            (
+                step.kernel,
+                step.input_slots,
+                step.output_slots[0] if len(step.output_slots) == 1 else 0,
+                step.frees,
+                step.taps,
+                step,
+            )
             for step in self.steps
         ]
 
 
-class LoopPart(msgspec.Struct, eq=False):
+class LoopBlocks(msgspec.Struct, eq=False):
     """What a loop does."""
 
-    loop: Loop
-    before: Block  # what decides whether to go on
-    body: Block
+    loop: TrtLoop
+    before: StepBlock  # what decides whether to go on
+    body: StepBlock
     varying: tuple[int, ...]  # slots that hold another value in each iteration
 
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[StepBlock, ...]:
         return self.before, self.body
 
 
-class BranchPart(msgspec.Struct, eq=False):
+class BranchBlocks(msgspec.Struct, eq=False):
     """What a conditional does."""
 
-    conditional: Conditional
-    taken: Block
-    other: Block
+    conditional: TrtConditional
+    taken: StepBlock
+    other: StepBlock
 
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[StepBlock, ...]:
         return self.taken, self.other
 
 
-def freed(block: Block, fixed: set[int]) -> Block:
+def free_unneeded_values(block: StepBlock, fixed: set[int]) -> StepBlock:
     """Return a block whose steps let go of values that nobody needs any more, but for the fixed ones."""
-    _free(block, set().union(*(step.touched() for step in block.steps)) - fixed)
+    _mark_last_uses(block, set().union(*(step.touched_slots() for step in block.steps)) - fixed)
     block.close()
     return block
 
 
-def _free(block: Block, owned: set[int]) -> None:
+def _mark_last_uses(block: StepBlock, owned: set[int]) -> None:
     """Note at each step which of the values the block owns nobody needs any more."""
     last: dict[int, int] = {}
     times: dict[int, int] = {}
     for number, step in enumerate(block.steps):
-        for slot in step.touched() & owned:
+        for slot in step.touched_slots() & owned:
             last[slot] = number
             times[slot] = times.get(slot, 0) + 1
     frees: dict[int, list[int]] = {}
@@ -92,12 +99,12 @@ def _free(block: Block, owned: set[int]) -> None:
         frees.setdefault(number, []).append(slot)
     for number, step in enumerate(block.steps):
         step.frees = tuple(frees.get(number, ()))
-        if isinstance(step.part, BranchPart):
-            branch_inputs = set(step.ins)
+        if isinstance(step.part, BranchBlocks):
+            branch_inputs = set(step.input_slots)
             for branch in step.part.blocks():
-                produced = set().union(*(set(inner.outs) for inner in branch.steps)) - branch_inputs
-                _free(branch, {slot for slot in produced & owned if times.get(slot) == 1})
-        elif isinstance(step.part, LoopPart):
-            needed = {*step.part.loop.targets(), *step.part.loop.input_slots()}
-            entries = {layer.outputs[0].slot for layer in step.part.loop.given()}
-            _free(step.part.body, set(step.part.varying) - needed - entries)
+                produced = set().union(*(set(inner.output_slots) for inner in branch.steps)) - branch_inputs
+                _mark_last_uses(branch, {slot for slot in produced & owned if times.get(slot) == 1})
+        elif isinstance(step.part, LoopBlocks):
+            needed = {*step.part.loop.target_slots(), *step.part.loop.input_slots()}
+            entries = {layer.outputs[0].slot for layer in step.part.loop.entry_layers()}
+            _mark_last_uses(step.part.body, set(step.part.varying) - needed - entries)

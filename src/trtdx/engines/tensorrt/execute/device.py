@@ -9,16 +9,16 @@ import ctypes
 import importlib.util
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trtdx.engines.torch.lazy import numpy as np
+from trtdx.engines.torch.lazy_import import numpy as np
 from trtdx.errors import MissingExtraError, TrtdxError
 from trtdx.installation import install_packages
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from trtdx.engines.engine import Array
 
-DRIVER = "libcuda.so.1"
-VERIFY = "nvidia-smi -L"
+DRIVER_LIBRARY = "libcuda.so.1"
+VERIFY_COMMAND = "nvidia-smi -L"
 
 
 class NoDriverError(TrtdxError):
@@ -28,16 +28,16 @@ class NoDriverError(TrtdxError):
         super().__init__(
             f"a plan is executed by a GPU, and here {problem}",
             fix="run it where a GPU is (in a container: start it with --gpus all), or compute the network definition on "
-            f"the CPU with trtdx.engines.tensorrt.evaluate; `{VERIFY}` shows whether there is a GPU",
+            f"the CPU with trtdx.engines.tensorrt.evaluate; `{VERIFY_COMMAND}` shows whether there is a GPU",
         )
-        self.verify = VERIFY
+        self.verify = VERIFY_COMMAND
 
 
 class DeviceError(TrtdxError):
     """The GPU refuses something."""
 
 
-def driver_problem(library: str = DRIVER) -> str:
+def driver_problem(library: str = DRIVER_LIBRARY) -> str:
     """Return why no GPU can be used, "" where one can; asks the driver itself, without TensorRT or torch."""
     try:
         driver = ctypes.CDLL(library)
@@ -51,15 +51,15 @@ def driver_problem(library: str = DRIVER) -> str:
     return f"the NVIDIA driver does not start: {(message.value or b'').decode()} (CUDA error {status})"
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     """A stream, and memory that it reads and writes."""
 
     stream: int
 
-    def hold(self, count: int) -> tuple[Any, int]:
+    def allocate(self, count: int) -> tuple[Any, int]:
         """Return so many bytes on the GPU, as long as the first is alive, and their address."""
 
-    def write(self, held: Any, array: Array) -> None:
+    def write(self, allocation: Any, array: Array) -> None:
         """Copy bytes to the GPU."""
 
     def read(self, address: int, count: int, stream: int) -> Array:
@@ -69,12 +69,12 @@ class Memory(Protocol):
         """Wait until the stream has done everything."""
 
 
-def memory() -> Memory:
+def open_device_memory() -> DeviceMemory:
     """Return what is there to manage a GPU's memory with."""
     if importlib.util.find_spec("torch") is not None:
-        torch = need("torch", extra="torch", to="hold a GPU's memory")
+        torch = import_optional("torch", extra="torch", purpose="hold a GPU's memory")
         if torch.cuda.is_available():
-            return TorchMemory(torch)
+            return TorchDeviceMemory(torch)
     try:
         spec = importlib.util.find_spec("cuda.bindings.runtime")
     except ModuleNotFoundError:
@@ -84,10 +84,12 @@ def memory() -> Memory:
             "a torch with CUDA or cuda-python is needed to hold a GPU's memory",
             fix=install_packages("cuda-python"),
         )
-    return CudaMemory(need("cuda.bindings.runtime", extra="trt", to="hold a GPU's memory"))
+    return CudaDeviceMemory(
+        import_optional("cuda.bindings.runtime", extra="trt", purpose="hold a GPU's memory")
+    )
 
 
-class _Bytes:
+class _CudaArrayView:
     """Memory of others, as torch takes it."""
 
     def __init__(self, address: int, count: int) -> None:
@@ -99,7 +101,7 @@ class _Bytes:
         }
 
 
-class TorchMemory:
+class TorchDeviceMemory:
     """A GPU's memory by torch."""
 
     def __init__(self, torch: Any) -> None:
@@ -107,32 +109,32 @@ class TorchMemory:
         self._stream = torch.cuda.Stream()  # TensorRT warns of the default one
         self.stream: int = self._stream.cuda_stream
 
-    def hold(self, count: int) -> tuple[Any, int]:
+    def allocate(self, count: int) -> tuple[Any, int]:
         tensor = self._torch.empty(max(count, 1), dtype=self._torch.uint8, device="cuda")
         return tensor, tensor.data_ptr()
 
-    def write(self, held: Any, array: Array) -> None:
+    def write(self, allocation: Any, array: Array) -> None:
         with self._torch.cuda.stream(self._stream):
-            held[: array.size].copy_(self._torch.from_numpy(array))
+            allocation[: array.size].copy_(self._torch.from_numpy(array))
 
     def read(self, address: int, count: int, stream: int) -> Array:
         cuda = self._torch.cuda
         with cuda.stream(cuda.ExternalStream(stream)):
-            data: Array = self._torch.as_tensor(_Bytes(address, count), device="cuda").cpu().numpy()
+            data: Array = self._torch.as_tensor(_CudaArrayView(address, count), device="cuda").cpu().numpy()
         return data
 
     def wait(self) -> None:
         self._stream.synchronize()
 
 
-class CudaMemory:
+class CudaDeviceMemory:
     """A GPU's memory by cuda-python."""
 
     def __init__(self, cudart: Any) -> None:
         self._cuda = cudart
-        self.stream = int(self._done(self._cuda.cudaStreamCreate()))
+        self.stream = int(self._checked_result(self._cuda.cudaStreamCreate()))
 
-    def _done(self, result: tuple[Any, ...]) -> Any:
+    def _checked_result(self, result: tuple[Any, ...]) -> Any:
         status, *values = result
         if int(status):
             message = self._cuda.cudaGetErrorString(status)[1]
@@ -141,13 +143,13 @@ class CudaMemory:
             )
         return values[0] if values else None
 
-    def hold(self, count: int) -> tuple[Any, int]:
-        address = int(self._done(self._cuda.cudaMalloc(max(count, 1))))
-        return _Held(self._cuda, address), address
+    def allocate(self, count: int) -> tuple[Any, int]:
+        address = int(self._checked_result(self._cuda.cudaMalloc(max(count, 1))))
+        return _CudaAllocation(self._cuda, address), address
 
-    def write(self, held: Any, array: Array) -> None:
+    def write(self, allocation: Any, array: Array) -> None:
         kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
-        self._copy(held.address, array.ctypes.data, array.nbytes, kind, self.stream)
+        self._copy(allocation.address, array.ctypes.data, array.nbytes, kind, self.stream)
 
     def read(self, address: int, count: int, stream: int) -> Array:
         data = np.empty(count, np.uint8)
@@ -156,14 +158,14 @@ class CudaMemory:
         return data
 
     def _copy(self, target: int, source: int, count: int, kind: Any, stream: int) -> None:
-        self._done(self._cuda.cudaMemcpyAsync(target, source, count, kind, stream))
-        self._done(self._cuda.cudaStreamSynchronize(stream))
+        self._checked_result(self._cuda.cudaMemcpyAsync(target, source, count, kind, stream))
+        self._checked_result(self._cuda.cudaStreamSynchronize(stream))
 
     def wait(self) -> None:
-        self._done(self._cuda.cudaStreamSynchronize(self.stream))
+        self._checked_result(self._cuda.cudaStreamSynchronize(self.stream))
 
 
-class _Held:
+class _CudaAllocation:
     """Memory that is given back when nobody holds it any more."""
 
     def __init__(self, cuda: Any, address: int) -> None:

@@ -17,15 +17,20 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trtdx.engines.engine import Array, ClosedOnExit, Seen, Sink
+from trtdx.engines.engine import Array, ClosedOnExit, Sink, TappedTensor
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.tensorrt.bindings import bindings
-from trtdx.engines.tensorrt.execute.device import Memory, NoDriverError, driver_problem, memory
-from trtdx.engines.tensorrt.network.scopes import path_of
+from trtdx.engines.tensorrt.bindings import load_bindings
+from trtdx.engines.tensorrt.execute.device import (
+    DeviceMemory,
+    NoDriverError,
+    driver_problem,
+    open_device_memory,
+)
+from trtdx.engines.tensorrt.network.network_graph import path_parts
 from trtdx.engines.tensorrt.network.values import byte_count, dtype_name, value_from_bytes
-from trtdx.engines.torch.lazy import numpy as np
+from trtdx.engines.torch.lazy_import import numpy as np
 from trtdx.errors import InputError
-from trtdx.tensors.feeds import Input, checked_feeds
+from trtdx.tensors.feeds import ModelInput, check_feeds
 from trtdx.tensors.taps import Place
 
 if TYPE_CHECKING:
@@ -38,7 +43,7 @@ ALL, UNFUSED = "all", "unfused"
 NO_USABLE_DRIVER = ("cudaError 35", "cudaError 100", "cudaError 3)")  # too old, no device, not initialised
 
 
-def execute(
+def execute_plan(
     plan: bytes | str | Path,
     inputs: Mapping[str, Any],
     *,
@@ -59,7 +64,7 @@ def open_plan(
     debug_tensors: Collection[str] | str = ALL,
     places: Places | None = None,
     profile: int = 0,
-) -> Execution:
+) -> PlanExecution:
     """Return a plan loaded onto a GPU, to be executed step by step.
 
     Args:
@@ -75,71 +80,75 @@ def open_plan(
         NoDriverError: there is no GPU that this TensorRT can use.
         EvaluationError: TensorRT does not load the plan.
     """
-    data = checked_plan(plan)
+    data = read_plan(plan)
     problem = driver_problem()
     if problem:
         raise NoDriverError(problem)
-    trt = bindings()
-    execution = Execution(trt, loaded(trt, data), memory(), sink, places or {})
-    execution.choose(profile)
+    trt = load_bindings()
+    execution = PlanExecution(trt, load_engine(trt, data), open_device_memory(), sink, places or {})
+    execution.use_profile(profile)
     if sink is not None:
-        execution.watch(debug_tensors)
+        execution.watch_debug_tensors(debug_tensors)
     return execution
 
 
-class Execution(ClosedOnExit):
+class PlanExecution(ClosedOnExit):
     """A plan on a GPU, executed step by step."""
 
     kind = "tensorrt"
 
-    def __init__(self, trt: Any, engine: Any, held: Memory, sink: Sink | None, places: Places) -> None:
+    def __init__(
+        self, trt: Any, engine: Any, memory: DeviceMemory, sink: Sink | None, places: Places
+    ) -> None:
         """Take an engine of TensorRT's; `open_plan` makes one of a file."""
-        self._trt, self._engine, self._memory = trt, engine, held
+        self._trt, self._engine, self._memory = trt, engine, memory
         self._context = engine.create_execution_context()
         if self._context is None:
             raise EvaluationError(
-                f"TensorRT makes no execution context: {_said(trt)}",
+                f"TensorRT makes no execution context: {_last_error(trt)}",
                 fix="free memory of the GPU, or build the engine for smaller shapes",
             )
         self.sink, self.step = sink, 0
-        self._listener = listener_class(trt)(self._passed, held)
+        self._listener = debug_listener_class(trt)(self._emit_debug_tensor, memory)
         self._places = places
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
         modes = {name: engine.get_tensor_mode(name) for name in names}
-        self.inputs = {name: self._input(name) for name in names if modes[name] == trt.TensorIOMode.INPUT}
+        self.inputs = {
+            name: self._declared_input(name) for name in names if modes[name] == trt.TensorIOMode.INPUT
+        }
         self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
 
-    def _input(self, name: str) -> Input:
+    def _declared_input(self, name: str) -> ModelInput:
         shape = tuple(
             size if size >= 0 else f"dim{axis}"
             for axis, size in enumerate(self._engine.get_tensor_shape(name))
         )
-        return Input(name, dtype_name(self._engine.get_tensor_dtype(name).name), shape)
+        return ModelInput(name, dtype_name(self._engine.get_tensor_dtype(name).name), shape)
 
-    def choose(self, profile: int) -> None:
+    def use_profile(self, profile: int) -> None:
         """Use one of the plan's optimization profiles."""
         fine = self._context.set_optimization_profile_async(profile, self._memory.stream)
-        self._check(fine, f"optimization profile {profile}")
+        self._check_accepted(fine, f"optimization profile {profile}")
 
-    def watch(self, wanted: Collection[str] | str) -> None:
+    def watch_debug_tensors(self, debug_tensors: Collection[str] | str) -> None:
         """Turn on debug tensors."""
         context = self._context
-        self._check(context.set_debug_listener(self._listener), "a debug listener")
-        if wanted == ALL:
-            self._check(context.set_all_tensors_debug_state(True), "debug tensors")
-        elif wanted == UNFUSED:
+        self._check_accepted(context.set_debug_listener(self._listener), "a debug listener")
+        if debug_tensors == ALL:
+            self._check_accepted(context.set_all_tensors_debug_state(True), "debug tensors")
+        elif debug_tensors == UNFUSED:
             context.unfused_tensors_debug_state = True
         else:
-            for name in [wanted] if isinstance(wanted, str) else wanted:
-                self._turn_on(name)
+            for name in [debug_tensors] if isinstance(debug_tensors, str) else debug_tensors:
+                self._enable_debug_tensor(name)
 
-    def _turn_on(self, name: str) -> None:
+    def _enable_debug_tensor(self, name: str) -> None:
         if not self._engine.is_debug_tensor(name):
             raise InputError(
                 f"{name} is not a debug tensor of this plan",
                 fix="build the debug-tensors variant with it selected: tensors are marked when a plan is built",
             )
-        self._check(self._context.set_tensor_debug_state(name, True), f"the debug tensor {name}")
+        self._check_accepted(self._context.set_tensor_debug_state(name, True), f"the debug tensor {name}")
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Execute one step: returns the outputs, and hands each debug tensor to the sink.
@@ -149,12 +158,12 @@ class Execution(ClosedOnExit):
             EvaluationError: TensorRT does not execute it.
         """
         context = self._context
-        arrays = checked_feeds(self.inputs, feeds)
-        allocations = [self._feed(name, array) for name, array in arrays.items()]
+        arrays = check_feeds(self.inputs, feeds)
+        allocations = [self._bind_input(name, array) for name, array in arrays.items()]
         short = context.infer_shapes()
         if short:
             raise InputError(f"the shapes of {', '.join(short)} do not follow from what is fed")
-        buffers = {name: self._room(name) for name in self.outputs}
+        buffers = {name: self._bind_output(name) for name in self.outputs}
         fine = context.execute_async_v3(self._memory.stream)
         self._memory.wait()
         self.step += 1
@@ -163,28 +172,28 @@ class Execution(ClosedOnExit):
             error, self._listener.error = self._listener.error, None
             raise error
         if not fine:
-            raise EvaluationError(f"TensorRT does not execute the plan: {_said(self._trt)}")
-        return {name: self._fetched(name, *room) for name, room in buffers.items()}
+            raise EvaluationError(f"TensorRT does not execute the plan: {_last_error(self._trt)}")
+        return {name: self._read_output(name, *room) for name, room in buffers.items()}
 
-    def _feed(self, name: str, array: Array) -> Any:
+    def _bind_input(self, name: str, array: Array) -> Any:
         """Give one input to the context; what comes back keeps its memory alive."""
         context = self._context
         packed = np.ascontiguousarray(array).reshape(array.shape)
         if not context.set_input_shape(name, packed.shape):
             raise InputError(
-                f"the plan does not take {name} of shape {list(packed.shape)}: {_said(self._trt)}",
+                f"the plan does not take {name} of shape {list(packed.shape)}: {_last_error(self._trt)}",
                 fix="stay within the optimization profile, or build with a wider one; trtdx inspect shows it",
             )
         raw = packed.reshape(-1).view(np.uint8)
         if self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
-            self._check(context.set_tensor_address(name, raw.ctypes.data), name)
+            self._check_accepted(context.set_tensor_address(name, raw.ctypes.data), name)
             return raw
-        allocation, address = self._memory.hold(raw.nbytes)
+        allocation, address = self._memory.allocate(raw.nbytes)
         self._memory.write(allocation, raw)
-        self._check(context.set_tensor_address(name, address), name)
+        self._check_accepted(context.set_tensor_address(name, address), name)
         return allocation
 
-    def _room(self, name: str) -> tuple[Any, int, tuple[int, ...]]:
+    def _bind_output(self, name: str) -> tuple[Any, int, tuple[int, ...]]:
         """Give an output its memory."""
         shape = tuple(self._context.get_tensor_shape(name))
         if min(shape, default=0) < 0:
@@ -193,45 +202,45 @@ class Execution(ClosedOnExit):
                 fix="leave that output out, or compute the network definition with trtdx.engines.tensorrt.evaluate",
             )
         dtype = self._engine.get_tensor_dtype(name).name
-        allocation, address = self._memory.hold(byte_count(dtype, math.prod(shape)))
-        self._check(self._context.set_tensor_address(name, address), name)
+        allocation, address = self._memory.allocate(byte_count(dtype, math.prod(shape)))
+        self._check_accepted(self._context.set_tensor_address(name, address), name)
         return allocation, address, shape
 
-    def _fetched(self, name: str, held: Any, address: int, shape: tuple[int, ...]) -> Array:
+    def _read_output(self, name: str, allocation: Any, address: int, shape: tuple[int, ...]) -> Array:
         dtype = self._engine.get_tensor_dtype(name).name
-        return _value(self._memory, address, dtype, shape, self._memory.stream)
+        return _read_tensor(self._memory, address, dtype, shape, self._memory.stream)
 
-    def _passed(self, name: str, dtype: str, value: Array) -> None:
+    def _emit_debug_tensor(self, name: str, dtype: str, value: Array) -> None:
         """Hand a debug tensor on, at each of its places."""
         if self.sink is None:
             return
-        default_place = Place(".".join(path_of(name)), "out", tensor=name, dtype=dtype_name(dtype))
+        default_place = Place(".".join(path_parts(name)), "out", tensor=name, dtype=dtype_name(dtype))
         for place in self._places.get(name, (default_place,)):
-            self.sink(Seen(place, value, self.step, 0))
+            self.sink(TappedTensor(place, value, self.step, 0))
 
-    def _check(self, fine: bool, what: str) -> None:
-        if not fine:
-            raise EvaluationError(f"TensorRT does not take {what}: {_said(self._trt)}")
+    def _check_accepted(self, accepted: bool, what: str) -> None:
+        if not accepted:
+            raise EvaluationError(f"TensorRT does not take {what}: {_last_error(self._trt)}")
 
     def close(self) -> None:
         """Let go of the plan and its memory."""
         self._context = self._engine = None
 
 
-def _value(held: Any, address: int, dtype: str, shape: tuple[int, ...], stream: int) -> Array:
+def _read_tensor(memory: Any, address: int, dtype: str, shape: tuple[int, ...], stream: int) -> Array:
     """Return a tensor of any type from memory on either side."""
     count = math.prod(shape)
     size = byte_count(dtype, count)
-    raw = held.read(address, size, stream) if size else np.zeros(0, np.uint8)
+    raw = memory.read(address, size, stream) if size else np.zeros(0, np.uint8)
     return value_from_bytes(raw, dtype, count).reshape(shape)
 
 
 @cache
-def listener_class(trt: ModuleType) -> Any:
+def debug_listener_class(trt: ModuleType) -> Any:
     """Return TensorRT's debug listener that reads each tensor and passes it on."""
 
     class Listener(trt.IDebugListener):  # type: ignore[misc,name-defined]
-        def __init__(self, passed: Any, memory: Memory) -> None:
+        def __init__(self, passed: Any, memory: DeviceMemory) -> None:
             trt.IDebugListener.__init__(self)
             self._pass, self._memory = passed, memory
             self.error: BaseException | None = None
@@ -249,7 +258,11 @@ def listener_class(trt: ModuleType) -> Any:
                 return False
             memory = HostMemory() if location == trt.TensorLocation.HOST else self._memory
             try:  # TensorRT ends the process when something is raised through it
-                self._pass(name, type.name, _value(memory, _address(addr), type.name, tuple(shape), stream))
+                self._pass(
+                    name,
+                    type.name,
+                    _read_tensor(memory, _address_from_capsule(addr), type.name, tuple(shape), stream),
+                )
             except BaseException as err:
                 self.error = err
                 return False
@@ -258,14 +271,14 @@ def listener_class(trt: ModuleType) -> Any:
     return Listener
 
 
-def _address(told: Any) -> int:
+def _address_from_capsule(capsule: Any) -> int:
     """Return an address that the bindings give as a number or in a capsule."""
-    if isinstance(told, int):
-        return told
+    if isinstance(capsule, int):
+        return capsule
     name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    return int(pointer_of(told, name_of(told)) or 0)
+    return int(pointer_of(capsule, name_of(capsule)) or 0)
 
 
 class HostMemory:
@@ -279,39 +292,39 @@ class HostMemory:
 # Plans
 
 
-def checked_plan(plan: bytes | str | Path) -> bytes:
+def read_plan(plan: bytes | str | Path) -> bytes:
     """Return a plan's bytes, or say what they are instead, before anything of CUDA is asked."""
-    from trtdx.formats.tensorrt.plan import START_BYTES, parse_header
+    from trtdx.formats.tensorrt.plan_header import START_BYTES, parse_plan_header
 
     name = "this" if isinstance(plan, bytes) else str(plan)
     try:
         data = plan if isinstance(plan, bytes) else Path(plan).read_bytes()
     except OSError as err:
         raise InputError(f"cannot read {name}: {err.strerror or err}") from err
-    header = parse_header(data[:START_BYTES], len(data))
+    header = parse_plan_header(data[:START_BYTES], len(data))
     if header.fault:
         raise InputError(f"{name} {header.problem}", fix="copy or build the plan again")
     return data
 
 
-def loaded(trt: ModuleType, data: bytes) -> Any:
+def load_engine(trt: ModuleType, data: bytes) -> Any:
     """Return the engine in a plan."""
-    from trtdx.formats.tensorrt.plan import START_BYTES, parse_header
+    from trtdx.formats.tensorrt.plan_header import START_BYTES, parse_plan_header
 
-    header = parse_header(data[:START_BYTES], len(data))
+    header = parse_plan_header(data[:START_BYTES], len(data))
     installed = "TensorRT-RTX" if trt.__name__ == "tensorrt_rtx" else "TensorRT"
     if header.product != installed:
         raise InputError(
             f"the plan is {header.product}'s, and this is {installed} {trt.__version__}",
             fix=f"build it with {installed}, or install {header.product}",
         )
-    log = logger(trt)
+    log = error_logger(trt)
     log.told.clear()
     runtime = trt.Runtime(log)
     engine = runtime.deserialize_cuda_engine(data)
     if engine is not None:
         return engine
-    reason = _said(trt)
+    reason = _last_error(trt)
     if any(mark in reason for mark in NO_USABLE_DRIVER):
         raise NoDriverError(f"TensorRT finds none that it can use: {reason}")
     versions = f"; the plan is of {header.version}, this is {trt.__version__}"
@@ -322,7 +335,7 @@ def loaded(trt: ModuleType, data: bytes) -> Any:
 
 
 @cache
-def logger(trt: ModuleType) -> Any:
+def error_logger(trt: ModuleType) -> Any:
     """Return a logger that keeps errors. Of an IErrorRecorder TensorRT-RTX 1.7 dies when the process ends."""
 
     class Log(trt.ILogger):  # type: ignore[misc,name-defined]
@@ -337,7 +350,7 @@ def logger(trt: ModuleType) -> Any:
     return Log()
 
 
-def _said(trt: ModuleType) -> str:
+def _last_error(trt: ModuleType) -> str:
     """Return the last error; where another logger was first in this process, TensorRT tells that one."""
-    errors = logger(trt).told
+    errors = error_logger(trt).told
     return errors[-1] if errors else "it says why to the logger that was made first in this process"

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.quantization import quantized
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, in_float32, torch_kernel_of
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.tensorrt.layers.kernel_registry import (
+    Kernel,
+    compute_in_float32,
+    register_torch_kernel,
+)
+from trtdx.engines.tensorrt.layers.quantization import quantize_scaled
+from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
-@torch_kernel_of("ATTENTION_INPUT")
-def attention(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("ATTENTION_INPUT")
+def attention_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     """Return the kernel of a whole attention; its output layer passes the result on."""
     trt_attention = trt.attention
     if getattr(trt_attention, "num_ranks", 1) > 1:
         raise LayerError(f"layer {layer.name!r} is split over ranks, which is not computed", layer=layer.name)
-    rules = _Rules(layer, trt_attention)
+    rules = _AttentionRules(layer, trt_attention)
     packed = [
         getattr(trt_attention, name, None) is not None and getattr(trt_attention, name).name == "PACKED_NHD"
         for name in ("query_form", "key_value_form")
@@ -34,19 +41,19 @@ def attention(layer: Layer, trt: Any) -> Kernel:
         if not any(packed):
             limits = None if lengths is None else lengths.reshape(-1, 1, 1, 1)
             return rules.attend(query, key, value, mask, scale, limits)
-        return rules.attend_each(query, key, value, mask, scale, starts, lengths, packed)
+        return rules.attend_packed(query, key, value, mask, scale, starts, lengths, packed)
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-class _Rules:
+class _AttentionRules:
     """What an attention does between its two products."""
 
-    def __init__(self, layer: Layer, whole: Any) -> None:
-        kind = getattr(whole, "causal_kind", None)
-        self.causal = kind.name if kind is not None else "UPPER_LEFT" if whole.causal else "NONE"
-        self.normalized = whole.norm_op.name == "SOFTMAX"
-        self.to_type = whole.normalization_quantize_to_type.name if layer.has_input(4) else ""
+    def __init__(self, layer: TrtLayer, attention: Any) -> None:
+        kind = getattr(attention, "causal_kind", None)
+        self.causal = kind.name if kind is not None else "UPPER_LEFT" if attention.causal else "NONE"
+        self.has_softmax = attention.norm_op.name == "SOFTMAX"
+        self.quantized_type = attention.normalization_quantize_to_type.name if layer.has_input(4) else ""
 
     def attend(self, query: Any, key: Any, value: Any, mask: Any, scale: Any, limits: Any) -> Any:
         """Return the attention of padded queries; several query heads may share one key and value head."""
@@ -54,16 +61,16 @@ class _Rules:
         shared = heads // key.shape[1]
         grouped = query.reshape(batch, key.shape[1], shared * count, width)
         scores = torch.matmul(grouped, key.transpose(-1, -2)).reshape(batch, heads, count, key.shape[2])
-        allowed = self.allowed(count, key.shape[2], limits)
+        allowed = self.allowed_positions(count, key.shape[2], limits)
         if mask is not None and mask.dtype == torch.bool:
             allowed = mask if allowed is None else mask & allowed
         elif mask is not None:
             scores = scores + mask
-        weights = self.weights(scores, allowed, scale)
+        weights = self.attention_weights(scores, allowed, scale)
         weights = weights.reshape(batch, key.shape[1], shared * count, key.shape[2])
         return torch.matmul(weights, value).reshape(batch, heads, count, value.shape[-1])
 
-    def allowed(self, count: int, total: int, limits: Any) -> Any:
+    def allowed_positions(self, count: int, total: int, limits: Any) -> Any:
         """Return where a query may look, or None for everywhere."""
         places = torch.arange(total)
         allowed = None if limits is None else places < limits
@@ -73,19 +80,19 @@ class _Rules:
         causal = places <= torch.arange(count).unsqueeze(1) + ahead
         return causal if allowed is None else causal & allowed
 
-    def weights(self, scores: Any, allowed: Any, scale: Any) -> Any:
+    def attention_weights(self, scores: Any, allowed: Any, scale: Any) -> Any:
         """Return scores after mask, normalisation and quantisation; a query that sees nothing gets zeros."""
-        if self.normalized:
+        if self.has_softmax:
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, -torch.inf)
             scores = torch.softmax(scores, -1)
         if allowed is not None:
             scores = scores.masked_fill(~allowed, 0)
-        if self.to_type:
-            scores = quantized(scores / scale, self.to_type).to(torch.float32) * scale
+        if self.quantized_type:
+            scores = quantize_scaled(scores / scale, self.quantized_type).to(torch.float32) * scale
         return scores
 
-    def attend_each(
+    def attend_packed(
         self,
         query: Any,
         key: Any,
@@ -100,8 +107,8 @@ class _Rules:
         count = (len(starts) if packed[0] else len(lengths)) - 1 if any(packed) else query.shape[0]
         result = torch.zeros_like(query)
         for number in range(count):
-            queries = _sequence(query, number, starts, packed[0])
-            keys, values = (_sequence(part, number, lengths, packed[1]) for part in (key, value))
+            queries = _unpack_sequence(query, number, starts, packed[0])
+            keys, values = (_unpack_sequence(part, number, lengths, packed[1]) for part in (key, value))
             limit = lengths[number].reshape(1, 1, 1, 1) if lengths is not None and not packed[1] else None
             sequence_mask = None if mask is None else mask[min(number, mask.shape[0] - 1)].unsqueeze(0)
             sequence_mask = (
@@ -115,15 +122,15 @@ class _Rules:
         return result
 
 
-def _sequence(value: Any, number: int, starts: Any, packed: bool) -> Any:
+def _unpack_sequence(value: Any, number: int, starts: Any, packed: bool) -> Any:
     """Return one sequence as [1, heads, tokens, width]."""
     if not packed:
         return value[number].unsqueeze(0)
     return value[int(starts[number]) : int(starts[number + 1])].transpose(0, 1).unsqueeze(0)
 
 
-@torch_kernel_of("ROTARY_EMBEDDING")
-def rotary_embedding(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("ROTARY_EMBEDDING")
+def rotary_embedding_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     interleaved, width = trt.interleaved, trt.rotary_embedding_dim
 
     def compute(value: Any, cosine: Any, sine: Any, positions: Any = None) -> Any:
@@ -134,16 +141,16 @@ def rotary_embedding(layer: Layer, trt: Any) -> Kernel:
         first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
         real, imaginary = first * cosine - second * sine, first * sine + second * cosine
         if interleaved:
-            done = torch.stack([real, imaginary], -1).reshape(turned.shape)
+            done = torch.main_stack([real, imaginary], -1).reshape(turned.shape)
         else:
             done = torch.cat([real, imaginary], -1)
         return torch.cat([done, value[..., width:]], -1) if width and width < value.shape[-1] else done
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-@torch_kernel_of("KV_CACHE_UPDATE")
-def kv_cache_update(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("KV_CACHE_UPDATE")
+def kv_cache_update_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     """Return the layer's kernel; TensorRT writes into the cache, here a new one comes back."""
     form = getattr(trt, "update_form", None)
     packed = form is not None and form.name == "PACKED_NHD"
@@ -151,7 +158,7 @@ def kv_cache_update(layer: Layer, trt: Any) -> Kernel:
     def compute(cache: Any, update: Any, where: Any, starts: Any = None) -> Any:
         result = cache.clone()
         for number, begin in enumerate(where.tolist()):
-            new = _sequence(update, number, starts, packed)[0]
+            new = _unpack_sequence(update, number, starts, packed)[0]
             if begin >= 0 and begin + new.shape[1] <= cache.shape[2]:  # TensorRT ignores others
                 result[number, :, begin : begin + new.shape[1]] = new
         return result

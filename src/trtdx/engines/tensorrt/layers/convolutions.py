@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, in_float32, input_dtype, torch_kernel_of
-from trtdx.engines.tensorrt.network.values import to_torch, torch_dtype, value_from_weights
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.tensorrt.layers.kernel_registry import (
+    Kernel,
+    compute_in_float32,
+    dims_tuple,
+    input_dtype,
+    register_torch_kernel,
+)
+from trtdx.engines.tensorrt.network.values import torch_converter, torch_dtype, value_from_weights
+from trtdx.engines.torch.lazy_import import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
-class Window(msgspec.Struct, frozen=True):
+
+class ConvolutionWindow(msgspec.Struct, frozen=True):
     """A window, how it moves, and how its border is padded."""
 
     size: tuple[int, ...]
@@ -53,39 +61,40 @@ class Window(msgspec.Struct, frozen=True):
         return (small, large) if self.mode == "SAME_UPPER" else (large, small)
 
 
-def _window(trt: Any, size: Any, dilation: Any) -> Window:
-    sizes = dims(size) or ()
-    return Window(
+def _window_from_layer(trt: Any, size: Any, dilation: Any) -> ConvolutionWindow:
+    sizes = dims_tuple(size) or ()
+    return ConvolutionWindow(
         sizes,
-        dims(trt.stride_nd) or (1,) * len(sizes),
-        dims(trt.pre_padding) or (0,) * len(sizes),
-        dims(trt.post_padding) or (0,) * len(sizes),
+        dims_tuple(trt.stride_nd) or (1,) * len(sizes),
+        dims_tuple(trt.pre_padding) or (0,) * len(sizes),
+        dims_tuple(trt.post_padding) or (0,) * len(sizes),
         trt.padding_mode.name,
-        dims(dilation) or (1,) * len(sizes),
+        dims_tuple(dilation) or (1,) * len(sizes),
     )
 
 
-def _sides(pairs: Sequence[tuple[int, int]]) -> list[int]:
+def _torch_padding(pairs: Sequence[tuple[int, int]]) -> list[int]:
     """Return padding as torch wants it: the last axis first."""
     return [side for pair in reversed(pairs) for side in pair]
 
 
-def _parameters(layer: Layer, trt: Any) -> tuple[Any, Any]:
+def _fixed_weights(layer: TrtLayer, trt: Any) -> tuple[Any, Any]:
     """Return the fixed kernel and bias; None for one that is an input or is not there."""
     dtype = input_dtype(layer)
     kernel = None if layer.has_input(1) else value_from_weights(trt.kernel, dtype)
     bias = None if layer.has_input(2) else value_from_weights(trt.bias, dtype)
     kernel, bias = (
-        None if weights is None else to_torch(dtype)(weights).to(torch.float32) for weights in (kernel, bias)
+        None if weights is None else torch_converter(dtype)(weights).to(torch.float32)
+        for weights in (kernel, bias)
     )
     return kernel, bias
 
 
-@torch_kernel_of("CONVOLUTION")
-def convolution(layer: Layer, trt: Any) -> Kernel:
-    window = _window(trt, trt.kernel_size_nd, trt.dilation_nd)
+@register_torch_kernel("CONVOLUTION")
+def convolution_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    window = _window_from_layer(trt, trt.kernel_size_nd, trt.dilation_nd)
     groups, maps = trt.num_groups, trt.num_output_maps
-    fixed, fixed_bias = _parameters(layer, trt)
+    fixed, fixed_bias = _fixed_weights(layer, trt)
     convolve = torch.nn.functional.conv2d if len(window.size) == 2 else torch.nn.functional.conv3d
 
     def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
@@ -93,20 +102,20 @@ def convolution(layer: Layer, trt: Any) -> Kernel:
         bias = fixed_bias if bias is None else bias
         kernel = kernel.reshape(maps, value.shape[1] // groups, *window.size)
         pads = [(before, after + more) for before, after, more in window.padding(value.shape[2:])]
-        padded = torch.nn.functional.pad(value, _sides(pads)) if any(map(any, pads)) else value
+        padded = torch.nn.functional.pad(value, _torch_padding(pads)) if any(map(any, pads)) else value
         return convolve(padded, kernel, bias, window.stride, 0, window.dilation, groups)
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-@torch_kernel_of("DECONVOLUTION")
-def deconvolution(layer: Layer, trt: Any) -> Kernel:
-    window = _window(trt, trt.kernel_size_nd, trt.dilation_nd)
+@register_torch_kernel("DECONVOLUTION")
+def deconvolution_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    window = _window_from_layer(trt, trt.kernel_size_nd, trt.dilation_nd)
     groups, maps = trt.num_groups, trt.num_output_maps
-    fixed, fixed_bias = _parameters(layer, trt)
+    fixed, fixed_bias = _fixed_weights(layer, trt)
     rank = len(window.size)
     convolve = torch.nn.functional.conv_transpose2d if rank == 2 else torch.nn.functional.conv_transpose3d
-    sides = _sides([tuple(-size for size in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
+    sides = _torch_padding([tuple(-size for size in window.trimming(axis)) for axis in range(rank)])  # type: ignore[misc]
 
     def compute(value: Any, kernel: Any = None, bias: Any = None) -> Any:
         kernel = fixed if kernel is None else kernel
@@ -116,47 +125,51 @@ def deconvolution(layer: Layer, trt: Any) -> Kernel:
         result = torch.nn.functional.pad(full, sides)
         return result if bias is None else result + bias.reshape(-1, *[1] * rank)
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-@torch_kernel_of("POOLING")
-def pooling(layer: Layer, trt: Any) -> Kernel:
-    window = _window(trt, trt.window_size_nd, None)
+@register_torch_kernel("POOLING")
+def pooling_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    window = _window_from_layer(trt, trt.window_size_nd, None)
     kind, blend, excludes = trt.type.name, trt.blend_factor, trt.average_count_excludes_padding
 
     def compute(value: Any) -> Any:
         if kind == "MAX":
-            return _largest(value, window)
-        mean = _mean(value, window, excludes)
-        return mean if kind == "AVERAGE" else (1 - blend) * _largest(value, window) + blend * mean
+            return _max_pool(value, window)
+        mean = _average_pool(value, window, excludes)
+        return mean if kind == "AVERAGE" else (1 - blend) * _max_pool(value, window) + blend * mean
 
     if input_dtype(layer) in ("INT8", "UINT8"):
         dtype = torch_dtype(layer.outputs[0].dtype)
         return lambda value: compute(value.to(torch.float32)).to(dtype)
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-def _largest(value: Any, window: Window) -> Any:
+def _max_pool(value: Any, window: ConvolutionWindow) -> Any:
     pool = torch.nn.functional.max_pool2d if len(window.size) == 2 else torch.nn.functional.max_pool3d
     pads = [(before, after + more) for before, after, more in window.padding(value.shape[2:])]
-    padded = torch.nn.functional.pad(value, _sides(pads), value=-math.inf) if any(map(any, pads)) else value
+    padded = (
+        torch.nn.functional.pad(value, _torch_padding(pads), value=-math.inf)
+        if any(map(any, pads))
+        else value
+    )
     return pool(padded, window.size, window.stride)
 
 
-def _mean(value: Any, window: Window, excludes: bool) -> Any:
+def _average_pool(value: Any, window: ConvolutionWindow, excludes: bool) -> Any:
     """Return averages: sums over windows, by how much of a window lies on what counts."""
     padding = window.padding(value.shape[2:])
-    sides = _sides([(before, after + more) for before, after, more in padding])
+    sides = _torch_padding([(before, after + more) for before, after, more in padding])
     counted = value.new_ones((1, 1, *value.shape[2:]))
     if excludes:
         counted = torch.nn.functional.pad(counted, sides)
     else:
-        counted = torch.nn.functional.pad(counted, _sides([pair[:2] for pair in padding]), value=1)
-        counted = torch.nn.functional.pad(counted, _sides([(0, pair[2]) for pair in padding]))
-    total = _sums(torch.nn.functional.pad(value, sides), window)
-    return total / _sums(counted, window)
+        counted = torch.nn.functional.pad(counted, _torch_padding([pair[:2] for pair in padding]), value=1)
+        counted = torch.nn.functional.pad(counted, _torch_padding([(0, pair[2]) for pair in padding]))
+    total = _sum_pool(torch.nn.functional.pad(value, sides), window)
+    return total / _sum_pool(counted, window)
 
 
-def _sums(value: Any, window: Window) -> Any:
+def _sum_pool(value: Any, window: ConvolutionWindow) -> Any:
     pool = torch.nn.functional.avg_pool2d if len(window.size) == 2 else torch.nn.functional.avg_pool3d
     return pool(value, window.size, window.stride, divisor_override=1)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.table import (
+from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    Layer,
-    kernel_of,
-    on_arrays,
+    kernel_on_arrays,
+    register_kernel,
+    register_torch_kernel,
     shape_along,
-    torch_kernel_of,
 )
 from trtdx.engines.tensorrt.network.values import Array, torch_dtype
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.lazy_import import torch
 
-BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
+
+MOVED_AS_BYTES = ("FP8", "FP4", "E8M0")  # torch does not move these everywhere
 
 
-def as_bits(kernel: Kernel, layer: Layer) -> Kernel:
+def move_as_bytes(kernel: Kernel, layer: TrtLayer) -> Kernel:
     """Return a kernel that moves 8 bit floats as bytes, for torch does not move them everywhere."""
-    if layer.outputs[0].dtype not in BYTES:
+    if layer.outputs[0].dtype not in MOVED_AS_BYTES:
         return kernel
     dtype = torch_dtype(layer.outputs[0].dtype)
 
@@ -36,7 +38,7 @@ def as_bits(kernel: Kernel, layer: Layer) -> Kernel:
     return compute
 
 
-def in_bounds(index: Any, length: int) -> tuple[Any, Any]:
+def wrap_indices(index: Any, length: int) -> tuple[Any, Any]:
     """Return indices counted from the front, and where they are out of bounds (None: nowhere)."""
     index = index.to(torch.int64)
     if not index.numel():
@@ -54,22 +56,26 @@ def _tuples_in_bounds(index: Any, lengths: tuple[int, ...]) -> tuple[list[Any], 
     """Return the parts of the tuples along the last axis, as `wrap_indices` does with each of them."""
     parts, outside = [], None
     for number in range(index.shape[-1]):
-        inside, missed = in_bounds(index[..., number], lengths[number])
+        inside, missed = wrap_indices(index[..., number], lengths[number])
         parts.append(inside)
         outside = missed if outside is None else outside if missed is None else outside | missed
     return parts, outside
 
 
-@kernel_of("GATHER")
-def gather(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("GATHER")
+def gather_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     mode, axis, batch = trt.mode.name, trt.axis, trt.num_elementwise_dims
     if mode == "ELEMENT":
-        return on_arrays(as_bits(lambda data, index: gather_elements(data, index, axis), layer), layer)
+        return kernel_on_arrays(
+            move_as_bytes(lambda data, index: gather_elements(data, index, axis), layer), layer
+        )
     if mode == "ND":
-        anywhere = on_arrays(as_bits(lambda data, index: gather_tuples(data, index, batch), layer), layer)
+        anywhere = kernel_on_arrays(
+            move_as_bytes(lambda data, index: gather_nd_torch(data, index, batch), layer), layer
+        )
         return lambda data, index: gather_nd(data, index, batch, anywhere)
     if batch:
-        return lambda data, index: gather_in_batch(data, index, axis)
+        return lambda data, index: gather_batched(data, index, axis)
     return lambda data, index: gather_default(data, index, axis)
 
 
@@ -89,7 +95,7 @@ def gather_default(data: Array, index: Array, axis: int) -> Array:
     return picked
 
 
-def gather_in_batch(data: Array, index: Array, axis: int) -> Array:
+def gather_batched(data: Array, index: Array, axis: int) -> Array:
     """Return a gather done for each element of the first axis; a first axis of length 1 is for all."""
     count = max(data.shape[0], index.shape[0]) if data.shape[0] and index.shape[0] else 0
     if not count:
@@ -104,12 +110,12 @@ def gather_in_batch(data: Array, index: Array, axis: int) -> Array:
 
 
 def gather_elements(data: Any, index: Any, axis: int) -> Any:
-    inside, outside = in_bounds(index, data.shape[axis])
+    inside, outside = wrap_indices(index, data.shape[axis])
     picked = torch.gather(data, axis, inside)
     return picked if outside is None else picked.masked_fill(outside, 0)
 
 
-def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
+def gather_nd(data: Array, index: Array, batch: int, torch_gather: Kernel) -> Array:
     """Return the slices that the tuples along the last axis of the indices name."""
     width = index.shape[-1]
     lengths = data.shape[:width]
@@ -120,36 +126,36 @@ def gather_nd(data: Array, index: Array, batch: int, anywhere: Kernel) -> Array:
             place = np.ravel_multi_index(tuple(flat.T), lengths)
             picked = data.reshape(-1, *data.shape[width:]).take(place, 0)
             return np.reshape(picked, (*index.shape[:-1], *data.shape[width:]))
-    picked_anywhere: Array = anywhere(data, index)
+    picked_anywhere: Array = torch_gather(data, index)
     return picked_anywhere
 
 
-def gather_tuples(data: Any, index: Any, batch: int) -> Any:
+def gather_nd_torch(data: Any, index: Any, batch: int) -> Any:
     """Return the same with torch: batch axes, negative indices, zeros for what is out of bounds."""
     parts, outside = _tuples_in_bounds(index, data.shape[batch:])
-    picked = data[(*_batch_places(index, batch), *parts)]
+    picked = data[(*_batch_indices(index, batch), *parts)]
     if outside is None:
         return picked
     return picked.masked_fill(outside.reshape((*outside.shape, *[1] * (picked.dim() - outside.dim()))), 0)
 
 
-def _batch_places(index: Any, batch: int) -> list[Any]:
+def _batch_indices(index: Any, batch: int) -> list[Any]:
     """Return, for each batch axis, every place's own number along it."""
     rank = index.dim() - 1
     return [torch.arange(index.shape[axis]).reshape(shape_along(axis, rank)) for axis in range(batch)]
 
 
-@torch_kernel_of("SCATTER")
-def scatter(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("SCATTER")
+def scatter_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axis = trt.axis
     if trt.mode.name == "ND":
-        return as_bits(scatter_nd, layer)
-    return as_bits(lambda data, index, updates: scatter_elements(data, index, updates, axis), layer)
+        return move_as_bytes(scatter_nd, layer)
+    return move_as_bytes(lambda data, index, updates: scatter_elements(data, index, updates, axis), layer)
 
 
 def scatter_elements(data: Any, index: Any, updates: Any, axis: int) -> Any:
     """Return data with updates written along an axis; the last of several writes to one place stays."""
-    inside, outside = in_bounds(index, data.shape[axis])
+    inside, outside = wrap_indices(index, data.shape[axis])
     if outside is not None:
         updates = torch.where(outside, torch.gather(data, axis, inside), updates)
     return torch.scatter(data, axis, inside, updates)
@@ -166,8 +172,8 @@ def scatter_nd(data: Any, index: Any, updates: Any) -> Any:
     return data.index_put(tuple(parts), slices) if parts else slices.reshape(data.shape)
 
 
-@torch_kernel_of("ONE_HOT")
-def one_hot(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("ONE_HOT")
+def one_hot_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axis = trt.axis
 
     def compute(index: Any, values: Any, depth: Any) -> Any:
@@ -177,17 +183,17 @@ def one_hot(layer: Layer, trt: Any) -> Kernel:
         index = torch.where(index < 0, index + count, index).unsqueeze(where)
         return torch.where(index == classes, values[1], values[0])
 
-    return as_bits(compute, layer)
+    return move_as_bytes(compute, layer)
 
 
-@torch_kernel_of("NON_ZERO")
-def non_zero(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("NON_ZERO")
+def non_zero_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     dtype = torch_dtype(layer.outputs[0].dtype)
     return lambda value: torch.nonzero(value).t().to(dtype)
 
 
-@torch_kernel_of("REVERSE_SEQUENCE")
-def reverse_sequence(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("REVERSE_SEQUENCE")
+def reverse_sequence_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     batch, sequence = trt.batch_axis, trt.sequence_axis
 
     def compute(value: Any, lengths: Any) -> Any:
@@ -200,4 +206,4 @@ def reverse_sequence(layer: Layer, trt: Any) -> Kernel:
         index = index if batch < sequence else index.t()
         return torch.gather(value, sequence, index.reshape(shape).expand(value.shape))
 
-    return as_bits(compute, layer)
+    return move_as_bytes(compute, layer)

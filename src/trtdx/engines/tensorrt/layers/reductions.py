@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.tensorrt.layers.arithmetic import LARGE, SMALL
-from trtdx.engines.tensorrt.layers.table import (
+from trtdx.engines.tensorrt.layers.arithmetic import NUMPY_FASTER_ELEMENTS, TORCH_FASTER_ELEMENTS
+from trtdx.engines.tensorrt.layers.kernel_registry import (
     Kernel,
-    Layer,
     axes_from_mask,
-    in_float32,
+    compute_in_float32,
+    identity_kernel,
     input_dtype,
-    kernel_of,
-    on_arrays,
-    torch_kernel_of,
-    unchanged,
+    kernel_on_arrays,
+    register_kernel,
+    register_torch_kernel,
 )
-from trtdx.engines.tensorrt.network.values import FLOATS, PLAIN, Array, torch_dtype
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.tensorrt.network.values import FLOAT_DTYPES, NUMPY_DTYPES, Array, torch_dtype
+from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
-@kernel_of("REDUCE")
-def reduce(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("REDUCE")
+def reduce_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axes, keep = axes_from_mask(trt.axes), trt.keep_dims
     operation, dtype = trt.op.name, input_dtype(layer)
     if not axes:
-        return unchanged
-    if dtype not in FLOATS:
+        return identity_kernel
+    if dtype not in FLOAT_DTYPES:
         output_dtype = torch_dtype(layer.outputs[0].dtype)
-        return on_arrays(
+        return kernel_on_arrays(
             lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(output_dtype), layer
         )
-    large = on_arrays(in_float32(lambda value: FLOAT_REDUCTIONS[operation](value, axes, keep), layer), layer)
-    if dtype not in PLAIN or operation not in ("SUM", "AVG"):
+    large = kernel_on_arrays(
+        compute_in_float32(lambda value: FLOAT_REDUCTIONS[operation](value, axes, keep), layer), layer
+    )
+    if dtype not in NUMPY_DTYPES or operation not in ("SUM", "AVG"):
         return large
     along = axes if len(axes) > 1 else axes[0]
-    add_up = _by_position(np.add.reduce)
+    add_up = _untyped_reduction(np.add.reduce)
 
     def compute(value: Array) -> Any:
-        if value.size > LARGE or not value.size:
+        if value.size > TORCH_FASTER_ELEMENTS or not value.size:
             return large(value)
         total = add_up(value, along, None, None, keep)
         if operation == "AVG":
@@ -52,10 +56,10 @@ def reduce(layer: Layer, trt: Any) -> Kernel:
     return compute
 
 
-def _largest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _reduce_max(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     """Return the largest element; a number wins over a NaN, as in TensorRT's elementwise MAX."""
     if not value.numel():
-        return _empty(value, axes, keep, -torch.inf)
+        return _reduce_nothing(value, axes, keep, -torch.inf)
     result = torch.amax(value, axes, keep)
     if not bool(torch.isnan(result).any()):
         return result
@@ -63,13 +67,13 @@ def _largest(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     return torch.where(torch.isnan(value).all(axes, keep), torch.nan, numbers)
 
 
-def _product(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _reduce_product(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     for axis in sorted(axes, reverse=True):
         value = torch.prod(value, axis, keep)
     return value
 
 
-def _empty(value: Any, axes: tuple[int, ...], keep: bool, fill: float) -> Any:
+def _reduce_nothing(value: Any, axes: tuple[int, ...], keep: bool, fill: float) -> Any:
     """Return what a reduction over nothing gives."""
     shape = [1 if axis in axes else size for axis, size in enumerate(value.shape)]
     if not keep:
@@ -80,20 +84,20 @@ def _empty(value: Any, axes: tuple[int, ...], keep: bool, fill: float) -> Any:
 FLOAT_REDUCTIONS: dict[str, Any] = {
     "SUM": lambda value, axes, keep: torch.sum(value, axes, keep),
     "AVG": lambda value, axes, keep: torch.mean(value, axes, keep),
-    "PROD": _product,
-    "MAX": _largest,
-    "MIN": lambda value, axes, keep: -_largest(-value, axes, keep),
+    "PROD": _reduce_product,
+    "MAX": _reduce_max,
+    "MIN": lambda value, axes, keep: -_reduce_max(-value, axes, keep),
 }
 
 
-def _integer_limit(value: Any, axes: tuple[int, ...], keep: bool, name: str) -> Any:
+def _reduce_integer_limit(value: Any, axes: tuple[int, ...], keep: bool, name: str) -> Any:
     if not value.numel():
         limit = torch.iinfo(value.dtype)
-        return _empty(value, axes, keep, limit.min if name == "amax" else limit.max)
+        return _reduce_nothing(value, axes, keep, limit.min if name == "amax" else limit.max)
     return getattr(torch, name)(value, axes, keep)
 
 
-def _integer_mean(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
+def _reduce_integer_mean(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
     count = math.prod(value.shape[axis] for axis in axes)
     total = torch.sum(value, axes, keep)
     return torch.div(total, count, rounding_mode="trunc") if count else torch.zeros_like(total)
@@ -101,15 +105,15 @@ def _integer_mean(value: Any, axes: tuple[int, ...], keep: bool) -> Any:
 
 INTEGER_REDUCTIONS: dict[str, Any] = {
     "SUM": lambda value, axes, keep: torch.sum(value, axes, keep),
-    "AVG": _integer_mean,
-    "PROD": _product,
-    "MAX": functools.partial(_integer_limit, name="amax"),
-    "MIN": functools.partial(_integer_limit, name="amin"),
+    "AVG": _reduce_integer_mean,
+    "PROD": _reduce_product,
+    "MAX": functools.partial(_reduce_integer_limit, name="amax"),
+    "MIN": functools.partial(_reduce_integer_limit, name="amin"),
 }
 
 
-@torch_kernel_of("TOPK")
-def top_k(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("TOPK")
+def top_k_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axis = axes_from_mask(trt.axes)[0]
     largest = trt.op.name == "MAX"
     fixed = 0 if layer.has_input(1) else trt.k
@@ -117,13 +121,13 @@ def top_k(layer: Layer, trt: Any) -> Kernel:
 
     def compute(value: Any, k: Any = None) -> tuple[Any, Any]:
         count = fixed if k is None else int(k.item())
-        index = _order(value, axis, largest).narrow(axis, 0, count)
+        index = _sorted_indices(value, axis, largest).narrow(axis, 0, count)
         return torch.gather(value, axis, index), index.to(index_dtype)
 
     return compute
 
 
-def _order(value: Any, axis: int, largest: bool) -> Any:
+def _sorted_indices(value: Any, axis: int, largest: bool) -> Any:
     """Return places from best to worst: of equals the first comes first, a NaN after every number."""
     if not value.is_floating_point():
         return torch.sort(value, dim=axis, descending=largest, stable=True).indices
@@ -141,16 +145,16 @@ def _order(value: Any, axis: int, largest: bool) -> Any:
     return order.gather(axis, late)
 
 
-@kernel_of("SOFTMAX")
-def softmax(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("SOFTMAX")
+def softmax_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axis = axes_from_mask(trt.axes)[0]
-    large = on_arrays(in_float32(lambda value: torch.softmax(value, axis), layer), layer)
-    if input_dtype(layer) not in PLAIN:
+    large = kernel_on_arrays(compute_in_float32(lambda value: torch.softmax(value, axis), layer), layer)
+    if input_dtype(layer) not in NUMPY_DTYPES:
         return large
-    largest, add_up = _by_position(np.maximum.reduce), _by_position(np.add.reduce)
+    largest, add_up = _untyped_reduction(np.maximum.reduce), _untyped_reduction(np.add.reduce)
 
     def compute(value: Array) -> Any:
-        if value.size > SMALL or not value.size:
+        if value.size > NUMPY_FASTER_ELEMENTS or not value.size:
             return large(value)
         # Torch would take several threads even for this, and wait for each other.
         powers = np.exp(np.subtract(value, largest(value, axis, None, None, True)))
@@ -159,46 +163,46 @@ def softmax(layer: Layer, trt: Any) -> Kernel:
     return compute
 
 
-def _by_position(reduction: Any) -> Any:
+def _untyped_reduction(reduction: Any) -> Any:
     """Return a reduction of numpy, whose types do not tell that all of its parameters go by position."""
     return reduction
 
 
-@torch_kernel_of("RAGGED_SOFTMAX")
-def ragged_softmax(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("RAGGED_SOFTMAX")
+def ragged_softmax_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     def compute(value: Any, bounds: Any) -> Any:
         inside = torch.arange(value.shape[-1]) < bounds.reshape(*value.shape[:-1], 1)
         return torch.softmax(value.masked_fill(~inside, -torch.inf), -1).masked_fill(~inside, 0)
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-@torch_kernel_of("CUMULATIVE")
-def cumulative(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("CUMULATIVE")
+def cumulative_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     exclusive, backward = trt.exclusive, trt.reverse
     dtype = torch_dtype(layer.outputs[0].dtype)
 
     def compute(value: Any, axis: Any) -> Any:
         along = int(axis.item())
         value = value.flip(along) if backward else value
-        value = _those_before(value, along) if exclusive else value
+        value = _shift_by_one(value, along) if exclusive else value
         total = torch.cumsum(value, along).to(value.dtype)
         return total.flip(along) if backward else total
 
-    if input_dtype(layer) in FLOATS:
-        return in_float32(compute, layer)
+    if input_dtype(layer) in FLOAT_DTYPES:
+        return compute_in_float32(compute, layer)
     return lambda value, axis: compute(value, axis).to(dtype)
 
 
-def _those_before(value: Any, axis: int) -> Any:
+def _shift_by_one(value: Any, axis: int) -> Any:
     """Return a value moved on by one place along an axis, with a zero at the start."""
     length = value.shape[axis]
     first = torch.zeros_like(value.narrow(axis, 0, min(1, length)))
     return torch.cat([first, value.narrow(axis, 0, max(length - 1, 0))], axis)
 
 
-@torch_kernel_of("NORMALIZATION")
-def normalization(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("NORMALIZATION")
+def normalization_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axes, epsilon, groups = axes_from_mask(trt.axes), trt.epsilon, trt.num_groups
     per_group = groups > 1 and not getattr(trt, "is_v2", False)
 
@@ -206,27 +210,27 @@ def normalization(layer: Layer, trt: Any) -> Kernel:
         shape = value.shape
         if groups > 1:
             grouped = value.reshape(shape[0], groups, shape[1] // groups, *shape[2:])
-            result = _normalized(grouped, tuple(range(2, grouped.dim())), epsilon).reshape(shape)
+            result = _normalize_axes(grouped, tuple(range(2, grouped.dim())), epsilon).reshape(shape)
         else:
-            result = _normalized(value, axes, epsilon)
+            result = _normalize_axes(value, axes, epsilon)
         if per_group and scale.shape[1] == groups:
             scale, bias = (weights.repeat_interleave(shape[1] // groups, 1) for weights in (scale, bias))
         return result * scale + bias
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)
 
 
-def _normalized(value: Any, axes: tuple[int, ...], epsilon: float) -> Any:
+def _normalize_axes(value: Any, axes: tuple[int, ...], epsilon: float) -> Any:
     centred = value - torch.mean(value, axes, keepdim=True)
     variance = torch.mean(centred * centred, axes, keepdim=True)
     return centred / torch.sqrt(variance + epsilon)
 
 
-@torch_kernel_of("LRN")
-def local_response(layer: Layer, trt: Any) -> Kernel:
+@register_torch_kernel("LRN")
+def local_response_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     size, alpha, beta, k = trt.window_size, trt.alpha, trt.beta, trt.k
 
     def compute(value: Any) -> Any:
         return torch.nn.functional.local_response_norm(value, size, alpha, beta, k)
 
-    return in_float32(compute, layer)
+    return compute_in_float32(compute, layer)

@@ -4,45 +4,57 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.engines.errors import LayerError
-from trtdx.engines.tensorrt.layers.table import Kernel, Layer, dims, kernel_of, torch_kernel_of, unchanged
+from trtdx.engines.tensorrt.layers.kernel_registry import (
+    Kernel,
+    dims_tuple,
+    identity_kernel,
+    register_kernel,
+    register_torch_kernel,
+)
 from trtdx.engines.tensorrt.network.values import Array, value_from_weights
-from trtdx.engines.torch.lazy import torch
+from trtdx.engines.torch.lazy_import import torch
+
+if TYPE_CHECKING:
+    from trtdx.engines.tensorrt.network.graph import TrtLayer
 
 
-@kernel_of("CONSTANT")
-def constant(layer: Layer, trt: Any) -> Kernel:
-    value = value_from_weights(trt.weights, layer.outputs[0].dtype, dims(trt.shape) or ())
+@register_kernel("CONSTANT")
+def constant_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    value = value_from_weights(trt.weights, layer.outputs[0].dtype, dims_tuple(trt.shape) or ())
     return lambda: value
 
 
-@kernel_of("SHAPE")
-def shape_of(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("SHAPE")
+def shape_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     return lambda value: np.array(value.shape, np.int64)
 
 
-@kernel_of("SHUFFLE")
-def shuffle(layer: Layer, trt: Any) -> Kernel:
-    first, second = _transpose(tuple(trt.first_transpose)), _transpose(tuple(trt.second_transpose))
-    used = [part for part in (first, _reshape(layer, trt), second) if part is not None]
+@register_kernel("SHUFFLE")
+def shuffle_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    first, second = (
+        _transpose_kernel(tuple(trt.first_transpose)),
+        _transpose_kernel(tuple(trt.second_transpose)),
+    )
+    used = [part for part in (first, _reshape_kernel(layer, trt), second) if part is not None]
     if not used:
-        return unchanged
+        return identity_kernel
     if len(used) == 1:
         return used[0]
-    return functools.partial(_in_turn, tuple(used))
+    return functools.partial(_apply_in_turn, tuple(used))
 
 
-def _in_turn(parts: tuple[Kernel, ...], value: Array, *shape: Array) -> Any:
+def _apply_in_turn(parts: tuple[Kernel, ...], value: Array, *shape: Array) -> Any:
     for part in parts:
         value = part(value, *shape)
     return value
 
 
-def _transpose(permutation: tuple[int, ...]) -> Kernel | None:
+def _transpose_kernel(permutation: tuple[int, ...]) -> Kernel | None:
     """Return a transposition, or None for one that changes nothing; entries beyond the rank mean nothing."""
     if permutation == tuple(range(len(permutation))):
         return None
@@ -50,30 +62,30 @@ def _transpose(permutation: tuple[int, ...]) -> Kernel | None:
     return lambda value, *_: value.transpose(by_rank[value.ndim])
 
 
-def _reshape(layer: Layer, trt: Any) -> Kernel | None:
+def _reshape_kernel(layer: TrtLayer, trt: Any) -> Kernel | None:
     placeholder = trt.zero_is_placeholder
     if layer.has_input(1):
-        return lambda value, shape: reshaped(value, shape.tolist(), placeholder)
-    sizes = dims(trt.reshape_dims)
+        return lambda value, shape: reshape_value(value, shape.tolist(), placeholder)
+    sizes = dims_tuple(trt.reshape_dims)
     if sizes is None:
         return None
     if 0 in sizes:
-        return lambda value, *_: reshaped(value, list(sizes), placeholder)
+        return lambda value, *_: reshape_value(value, list(sizes), placeholder)
     return lambda value, *_: value.reshape(sizes)
 
 
-def reshaped(value: Array, wanted: list[int], placeholder: bool) -> Array:
+def reshape_value(value: Array, sizes: list[int], placeholder: bool) -> Array:
     """Return a value in another shape; a zero may stand for the length of the same axis of the value."""
-    if 0 in wanted and placeholder:
-        wanted = [value.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
-    if not value.size and -1 in wanted:  # numpy has no answer where lengths are zero
-        others = math.prod(size for size in wanted if size != -1)
-        wanted = [0 if size == -1 and others else size for size in wanted]
-    return value.reshape(wanted)
+    if 0 in sizes and placeholder:
+        sizes = [value.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
+    if not value.size and -1 in sizes:  # numpy has no answer where lengths are zero
+        others = math.prod(size for size in sizes if size != -1)
+        sizes = [0 if size == -1 and others else size for size in sizes]
+    return value.reshape(sizes)
 
 
-@kernel_of("SQUEEZE")
-def squeeze(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("SQUEEZE")
+def squeeze_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     def compute(value: Array, axes: Array | None = None) -> Array:
         if axes is None:  # then all axes of length 1 go
             return value.squeeze()
@@ -88,8 +100,8 @@ def squeeze(layer: Layer, trt: Any) -> Kernel:
     return compute
 
 
-@kernel_of("UNSQUEEZE")
-def unsqueeze(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("UNSQUEEZE")
+def unsqueeze_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     def compute(value: Array, axes: Array) -> Array:
         numbers = axes.tolist()
         rank = value.ndim + len(numbers)
@@ -101,21 +113,21 @@ def unsqueeze(layer: Layer, trt: Any) -> Kernel:
     return compute
 
 
-@kernel_of("CONCATENATION")
-def concatenation(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("CONCATENATION")
+def concatenation_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     axis = trt.axis
     return lambda *values: np.concatenate(values, axis)
 
 
-@torch_kernel_of("PADDING")
-def padding(layer: Layer, trt: Any) -> Kernel:
-    before, after = dims(trt.pre_padding_nd) or (0, 0), dims(trt.post_padding_nd) or (0, 0)
+@register_torch_kernel("PADDING")
+def padding_kernel(layer: TrtLayer, trt: Any) -> Kernel:
+    before, after = dims_tuple(trt.pre_padding_nd) or (0, 0), dims_tuple(trt.post_padding_nd) or (0, 0)
     sides = [side for pair in reversed(list(zip(before, after, strict=True))) for side in pair]
     return lambda value: torch.nn.functional.pad(value, sides)
 
 
-@kernel_of("ASSERTION")
-def assertion(layer: Layer, trt: Any) -> Kernel:
+@register_kernel("ASSERTION")
+def assertion_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     message = trt.message
 
     def compute(value: Array) -> tuple[()]:

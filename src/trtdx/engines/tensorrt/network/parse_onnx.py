@@ -14,10 +14,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.engines.errors import EvaluationError
-from trtdx.engines.tensorrt.bindings import bindings, new_builder
-from trtdx.formats.onnx.model import ROOT
+from trtdx.engines.tensorrt.bindings import create_builder, load_bindings
+from trtdx.formats.onnx.model import LOCATION_ROOT
 from trtdx.host import RealHost
-from trtdx.optional import need
+from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     import onnx_ir as ir
 
-    from trtdx.formats.onnx.graph import Graph
+    from trtdx.formats.onnx.module_graph import OnnxGraph
 
-LOCATIONS = str(ROOT / "model.onnx")  # what the weights' locations are relative to
-MOST_SECONDS = 600
-REFUSED = 3
+WEIGHTS_ROOT = str(LOCATION_ROOT / "model.onnx")  # what the weights' locations are relative to
+PROBE_TIMEOUT_S = 600
+REFUSED_STATUS = 3
 # It has nothing of ours to import, and leaves without tearing down what may be broken.
 PROBE = f"""
 import importlib, os, sys
@@ -39,13 +39,13 @@ builder = trt.Builder(log)
 strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
 network = builder.create_network(0 if strongly is None else 1 << int(strongly))
 parser = trt.OnnxParser(network, log)
-fine = parser.parse(open(sys.argv[2], "rb").read(), {LOCATIONS!r})
-os._exit(0 if fine else {REFUSED})
+fine = parser.parse(open(sys.argv[2], "rb").read(), {WEIGHTS_ROOT!r})
+os._exit(0 if fine else {REFUSED_STATUS})
 """
-_FINE: set[tuple[str, int, int]] = set()  # files a child parsed: path, time of the last change, size
+_PARSED_FILES: set[tuple[str, int, int]] = set()  # files a child parsed: path, time of the last change, size
 
 
-class Parsed(NamedTuple):
+class ParsedNetwork(NamedTuple):
     """A network and what has to live as long as it does: the parser owns weights."""
 
     network: Any
@@ -53,7 +53,7 @@ class Parsed(NamedTuple):
     builder: Any
 
 
-def parsed(graph: Graph, part: ir.Graph | None = None, *, file: Path | None = None) -> Parsed:
+def parse_graph(graph: OnnxGraph, part: ir.Graph | None = None, *, file: Path | None = None) -> ParsedNetwork:
     """Return an opened model, or a part of it, as a network.
 
     Args:
@@ -64,55 +64,55 @@ def parsed(graph: Graph, part: ir.Graph | None = None, *, file: Path | None = No
     Raises:
         EvaluationError: TensorRT cannot take a node; the error names it, its module and the reason.
     """
-    graphs = need("onnx_ir", extra="onnx", to="read ONNX graphs")
+    graphs = import_optional("onnx_ir", extra="onnx", purpose="read ONNX graphs")
     model = graph.model if part is None else graphs.Model(part, ir_version=graph.model.ir_version)
     data = graphs.to_proto(model).SerializeToString()
-    trt = bindings()
+    trt = load_bindings()
     if part is None:
-        _try_in_child(data, trt.__name__, file)
-    network = _empty(trt)
-    if not network.parser.parse(data, LOCATIONS):
-        raise _refused(network.parser, graph)
+        _parse_in_child(data, trt.__name__, file)
+    network = _empty_network(trt)
+    if not network.parser.parse(data, WEIGHTS_ROOT):
+        raise _error_from_parser(network.parser, graph)
     return network
 
 
-def _empty(trt: ModuleType) -> Parsed:
-    log = _logger(trt)
-    builder = new_builder(trt, log)
+def _empty_network(trt: ModuleType) -> ParsedNetwork:
+    log = _silent_logger(trt)
+    builder = create_builder(trt, log)
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)  # no flag: always so
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
-    return Parsed(network, trt.OnnxParser(network, log), builder)
+    return ParsedNetwork(network, trt.OnnxParser(network, log), builder)
 
 
 @cache
-def _logger(trt: ModuleType) -> Any:
+def _silent_logger(trt: ModuleType) -> Any:
     """Return a logger that is silent: the parser's errors are raised. TensorRT keeps the first of a process."""
     return trt.Logger(trt.Logger.INTERNAL_ERROR)
 
 
-def _try_in_child(data: bytes, package: str, file: Path | None) -> None:
+def _parse_in_child(data: bytes, package: str, file: Path | None) -> None:
     key = None
     if file is not None:
         state = file.stat()
         key = (str(file.resolve()), state.st_mtime_ns, state.st_size)
-    if key in _FINE:
+    if key in _PARSED_FILES:
         return
     with tempfile.NamedTemporaryFile(prefix="trtdx-", suffix=".onnx") as copy:
         copy.write(data)
         copy.flush()
-        done = RealHost().run([sys.executable, "-c", PROBE, package, copy.name], timeout_s=MOST_SECONDS)
-    if done.status not in (0, REFUSED):
+        done = RealHost().run([sys.executable, "-c", PROBE, package, copy.name], timeout_s=PROBE_TIMEOUT_S)
+    if done.status not in (0, REFUSED_STATUS):
         last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise EvaluationError(
-            f"TensorRT's parser {_ending(done.status, done.problem)} on {file or 'this model'}"
+            f"TensorRT's parser {_render_exit_status(done.status, done.problem)} on {file or 'this model'}"
             + (f": {last_line}" if last_line else ""),
             fix="use the onnxruntime engine, or simplify the model; trtdx inspect tells what is in it",
         )
     if key is not None:
-        _FINE.add(key)
+        _PARSED_FILES.add(key)
 
 
-def _ending(status: int | None, problem: str) -> str:
+def _render_exit_status(status: int | None, problem: str) -> str:
     if status is None:
         return problem
     if status < 0:
@@ -120,7 +120,7 @@ def _ending(status: int | None, problem: str) -> str:
     return f"ended with status {status}"
 
 
-def _refused(parser: Any, graph: Graph) -> EvaluationError:
+def _error_from_parser(parser: Any, graph: OnnxGraph) -> EvaluationError:
     """Return the parser's first error, with the module its node is in."""
     if not parser.num_errors:
         return EvaluationError("TensorRT's parser refuses the model and does not say why")
@@ -130,13 +130,13 @@ def _refused(parser: Any, graph: Graph) -> EvaluationError:
     inside = f" in {graph.scopes[at][-1]}" if at is not None and graph.scopes[at] else ""
     what = f"{op} {name!r}{inside}" if op or name else "the model"
     return EvaluationError(
-        f"TensorRT's parser does not take {what}: {_reason(error.desc(), code)}",
+        f"TensorRT's parser does not take {what}: {_strip_parser_source(error.desc(), code)}",
         layer=name,
-        fix=_fix(code, error),
+        fix=_fix_for_parser_error(code, error),
     )
 
 
-def _reason(text: str, code: str) -> str:
+def _strip_parser_source(text: str, code: str) -> str:
     """Return a description without the parser's own sources; an unsupported node's is only "false"."""
     plain = re.sub(r"^Invalid Node - .*\n?", "", text.strip())
     plain = re.sub(r"^Assertion failed: .*?: (?=[A-Z])", "", plain).partition("\n")[0].strip()
@@ -144,7 +144,7 @@ def _reason(text: str, code: str) -> str:
     return words if plain in ("", "false") else f"{plain} ({words})"
 
 
-def _fix(code: str, error: Any) -> str:
+def _fix_for_parser_error(code: str, error: Any) -> str:
     if "Plugin not found" in error.desc():
         return (
             "no operator and no plugin has this name and domain: register the plugin before, "

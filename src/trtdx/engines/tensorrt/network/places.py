@@ -21,12 +21,12 @@ from heapq import merge
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trtdx.engines.tensorrt.network.graph import Graph, Layer, Tensor, graph_from_network
-from trtdx.engines.tensorrt.network.scopes import NetworkGraph, path_of, sorted_layers
+from trtdx.engines.tensorrt.network.graph import TrtGraph, TrtLayer, TrtTensor, graph_from_network
+from trtdx.engines.tensorrt.network.network_graph import NetworkGraph, path_parts, sort_layers
 from trtdx.engines.tensorrt.network.values import dtype_name
-from trtdx.formats.onnx.graph import Graph as OnnxGraph
 from trtdx.formats.onnx.model import open_model
-from trtdx.formats.onnx.places import Tap, all_taps
+from trtdx.formats.onnx.module_graph import OnnxGraph as OnnxGraph
+from trtdx.formats.onnx.places import OnnxTap, all_taps
 from trtdx.tensors.taps import Place, Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-ADDED = "tensorrt"  # the path that what the parser added is below
-IN_NO_NODE = -2
+ADDED_PATH = "tensorrt"  # the path that what the parser added is below
+NO_NODE_INDEX = -2
 
 
-class Spot(NamedTuple):
+class TensorPlace(NamedTuple):
     """A place and TensorRT's name of the tensor that passes it."""
 
     place: Place
     tensor: str
-    tap: Tap  # the same place in the ONNX file, or among the layers of a network made with the API
+    tap: OnnxTap  # the same place in the ONNX file, or among the layers of a network made with the API
 
     @property
     def call(self) -> int:
@@ -51,122 +51,128 @@ class Spot(NamedTuple):
         return self.tap.call
 
 
-class Placed(NamedTuple):
+class NetworkPlaces(NamedTuple):
     """All places of a network in the order of the data's flow, and what became of those an ONNX file has."""
 
-    spots: list[Spot]
+    tensor_places: list[TensorPlace]
     renamed: dict[str, str]  # the file's name -> TensorRT's
     lost: dict[str, str]  # the file's name -> why there is no such tensor
 
     def places(self) -> list[Place]:
-        return list(dict.fromkeys(spot.place for spot in self.spots))
+        return list(dict.fromkeys(spot.place for spot in self.tensor_places))
 
-    def select(self, selector: Selector | str) -> list[Spot]:
+    def select_places(self, selector: Selector | str) -> list[TensorPlace]:
         """Return the spots selected, or raise with the nearest names when there is none."""
         parsed = parse_selector(selector) if isinstance(selector, str) else selector
-        chosen = set(parsed.selected([spot.place for spot in self.spots]))
-        return [spot for spot in self.spots if spot.place in chosen]
+        chosen = set(parsed.select_or_raise([spot.place for spot in self.tensor_places]))
+        return [spot for spot in self.tensor_places if spot.place in chosen]
 
 
-def places_of_network(network: Any, onnx: str | Path | OnnxGraph | NetworkGraph | None = None) -> Placed:
+def places_of_network(
+    network: Any, onnx: str | Path | OnnxGraph | NetworkGraph | None = None
+) -> NetworkPlaces:
     """Return every place of a network.
 
     Args:
         network: an INetworkDefinition, or the records of one.
         onnx: the file it was parsed from, or that file's graph; nothing for a network made with the API.
     """
-    graph = network if isinstance(network, Graph) else graph_from_network(network)
+    graph = network if isinstance(network, TrtGraph) else graph_from_network(network)
     if onnx is None or isinstance(onnx, NetworkGraph):
-        return Placed(list(_of_api(onnx or NetworkGraph(graph))), {}, {})
-    return _of_onnx(graph, onnx if isinstance(onnx, OnnxGraph) else OnnxGraph(open_model(onnx)))
+        return NetworkPlaces(list(_places_from_layers(onnx or NetworkGraph(graph))), {}, {})
+    return _places_from_onnx(graph, onnx if isinstance(onnx, OnnxGraph) else OnnxGraph(open_model(onnx)))
 
 
 # From an ONNX file
 
 
-def _of_onnx(graph: Graph, onnx: Any) -> Placed:
-    matches = _Matches(graph, onnx)
-    spots: list[Spot] = []
+def _places_from_onnx(graph: TrtGraph, onnx: Any) -> NetworkPlaces:
+    matches = _OnnxTensorMatches(graph, onnx)
+    spots: list[TensorPlace] = []
     for tap in all_taps(onnx):
-        tensor = matches.tensor(tap.value)
+        tensor = matches.match_tensor(tap.value)
         if tensor is not None:  # the type is TensorRT's, which has no float64
             tap = tap._replace(place=tap.place._replace(dtype=dtype_name(tensor.dtype)))
-            spots.append(Spot(tap.place, tensor.name, tap))
-    layers = sorted_layers(graph)
+            spots.append(TensorPlace(tap.place, tensor.name, tap))
+    layers = sort_layers(graph)
     at = {tensor.name: number for number, layer in enumerate(layers) for tensor in layer.outputs}
     reached = accumulate((at.get(spot.tensor, -1) for spot in spots), max)
-    added = list(_added(layers, {spot.tensor for spot in spots}, matches.constant))
+    added = list(_places_added_by_parser(layers, {spot.tensor for spot in spots}, matches.constant))
     merged = merge(
         zip(reached, spots, strict=True),
         ((at[spot.tensor], spot) for spot in added),
         key=lambda pair: pair[0],
     )
-    return Placed([spot for _, spot in merged], matches.renamed, matches.lost)
+    return NetworkPlaces([spot for _, spot in merged], matches.renamed, matches.lost)
 
 
-def _added(layers: list[Layer], named: set[str], constant: set[int]) -> Iterator[Spot]:
+def _places_added_by_parser(
+    layers: list[TrtLayer], named: set[str], constant: set[int]
+) -> Iterator[TensorPlace]:
     """Yield what is in the network and not in the file; weights and their copies are left out."""
     for layer in layers:
         for number, tensor in enumerate(layer.outputs):
             if tensor.name not in named and tensor.slot not in constant:
-                path = f"{ADDED}.{path_of(tensor.name)[-1]}"
+                path = f"{ADDED_PATH}.{path_parts(tensor.name)[-1]}"
                 place = Place(path, "out", number, "", layer.kind, tensor.name, dtype_name(tensor.dtype))
-                yield Spot(place, tensor.name, Tap(place, tensor.name, IN_NO_NODE, (1, 0)))
+                yield TensorPlace(place, tensor.name, OnnxTap(place, tensor.name, NO_NODE_INDEX, (1, 0)))
 
 
-class _Matches:
+class _OnnxTensorMatches:
     """Which tensor of a network is which value of the file it was parsed from."""
 
-    def __init__(self, graph: Graph, onnx: OnnxGraph) -> None:
+    def __init__(self, graph: TrtGraph, onnx: OnnxGraph) -> None:
         self.onnx = onnx
         self.renamed: dict[str, str] = {}
         self.lost: dict[str, str] = {}
         self.tensors = {tensor.name: tensor for tensor in graph.tensors if tensor.name}
         self.makers = {tensor.slot: layer for layer in graph.layers for tensor in layer.outputs}
-        self.constant = NetworkGraph(graph).constant
-        self._known: dict[str, Tensor | None] = dict(self._ends(graph))
+        self.constant = NetworkGraph(graph).constant_slots
+        self._tensor_by_value: dict[str, TrtTensor | None] = dict(self._output_pairs(graph))
 
-    def _ends(self, graph: Graph) -> Iterator[tuple[str, Tensor]]:
+    def _output_pairs(self, graph: TrtGraph) -> Iterator[tuple[str, TrtTensor]]:
         """Yield the outputs, which are in the order of the file whatever they are called."""
         ends = self.onnx.outputs
         if len(ends) == len(graph.outputs):
             yield from ((str(end.name), tensor) for end, tensor in zip(ends, graph.outputs, strict=True))
 
-    def tensor(self, value: str) -> Tensor | None:
-        if value not in self._known:
-            self._known[value] = self._found(value)
-        tensor = self._known[value]
+    def match_tensor(self, value: str) -> TrtTensor | None:
+        if value not in self._tensor_by_value:
+            self._tensor_by_value[value] = self._find_tensor(value)
+        tensor = self._tensor_by_value[value]
         if tensor is not None and tensor.name != value:
             self.renamed[value] = tensor.name
         return tensor
 
-    def _found(self, value: str) -> Tensor | None:
+    def _find_tensor(self, value: str) -> TrtTensor | None:
         exact = self.tensors.get(value)
-        node = self._node(value)
-        if exact is not None and self._is_of(exact, node):
+        node = self._producing_node(value)
+        if exact is not None and self._may_come_from(exact, node):
             return exact
         other = re.compile(rf"{re.escape(value)}_\d+")
         likely = [tensor for name, tensor in self.tensors.items() if other.fullmatch(name)]
         likely = [
-            tensor for tensor in likely if tensor.name not in self.onnx.values and self._is_of(tensor, node)
+            tensor
+            for tensor in likely
+            if tensor.name not in self.onnx.values and self._may_come_from(tensor, node)
         ]
         if len(likely) == 1:
             return likely[0]
-        self.lost[value] = self._reason(value, node, exact, likely)
+        self.lost[value] = self._loss_reason(value, node, exact, likely)
         return None
 
-    def _node(self, value: str) -> Any:
-        at = self.onnx.made.get(self.onnx.values[value])
+    def _producing_node(self, value: str) -> Any:
+        at = self.onnx.producers.get(self.onnx.values[value])
         return None if at is None else self.onnx.nodes[at]
 
-    def _is_of(self, tensor: Tensor, node: Any) -> bool:
+    def _may_come_from(self, tensor: TrtTensor, node: Any) -> bool:
         """Whether a tensor may come from a node; layers tell theirs in their metadata, those added do not."""
         layer = self.makers.get(tensor.slot)
         if layer is None or node is None:
             return (layer is None) == (node is None)  # both are fed
-        return not layer.metadata or not node.name or _names_node(layer, node.name)
+        return not layer.metadata or not node.name or _is_layer_of_node(layer, node.name)
 
-    def _reason(self, value: str, node: Any, exact: Tensor | None, likely: list[Tensor]) -> str:
+    def _loss_reason(self, value: str, node: Any, exact: TrtTensor | None, likely: list[TrtTensor]) -> str:
         what = f"{node.op_type} {node.name!r}" if node is not None else f"the input {value}"
         if exact is not None:
             origin = self.makers[exact.slot].metadata if exact.slot in self.makers else "an input"
@@ -176,39 +182,43 @@ class _Matches:
         return f"TensorRT's parser made no tensor of {what}"
 
 
-def _names_node(layer: Layer, name: str) -> bool:
+def _is_layer_of_node(layer: TrtLayer, name: str) -> bool:
     return any(f"[ONNX Layer: {name}{end}" in layer.metadata for end in ("]", " |"))
 
 
 # Made with the API
 
 
-def _of_api(seen: NetworkGraph) -> Iterator[Spot]:
-    taps = [*all_taps(seen), *_entering(seen)]  # type: ignore[arg-type]
-    for tap in sorted(taps, key=lambda tap: (tap.at, tap.order, tap.place.number)):
-        if tap.place.tensor and tap.at >= 0:
-            if seen.layers[tap.at].outputs[0].slot in seen.constant:
+def _places_from_layers(network: NetworkGraph) -> Iterator[TensorPlace]:
+    taps = [*all_taps(network), *_layer_input_taps(network)]  # type: ignore[arg-type]
+    for tap in sorted(taps, key=lambda tap: (tap.node_index, tap.order, tap.place.number)):
+        if tap.place.tensor and tap.node_index >= 0:
+            if network.layers[tap.node_index].outputs[0].slot in network.constant_slots:
                 continue
-            path = ".".join(path_of(seen.layers[tap.at].name))
+            path = ".".join(path_parts(network.layers[tap.node_index].name))
             tap = tap._replace(place=tap.place._replace(path=path))
-        yield Spot(tap.place, tap.value, tap)
+        yield TensorPlace(tap.place, tap.value, tap)
 
 
-def _entering(seen: NetworkGraph) -> Iterator[Tap]:
+def _layer_input_taps(network: NetworkGraph) -> Iterator[OnnxTap]:
     """Yield what enters each layer that has a name of its own."""
-    for at, layer in enumerate(seen.layers):
+    for at, layer in enumerate(network.layers):
         if layer.name.startswith("(Unnamed"):
             continue
-        path = path_of(layer.name)
-        data = [tensor for tensor in layer.inputs if tensor is not None and tensor.slot not in seen.constant]
+        path = path_parts(layer.name)
+        data = [
+            tensor
+            for tensor in layer.inputs
+            if tensor is not None and tensor.slot not in network.constant_slots
+        ]
         for number, tensor in enumerate(data):
             place = Place(".".join(path), "in", number, dtype=dtype_name(tensor.dtype))
-            yield Tap(place, tensor.name, at, (0, len(path)))
+            yield OnnxTap(place, tensor.name, at, (0, len(path)))
 
 
-def tensors_at(placed: Placed, selector: Selector | str) -> Mapping[str, list[Place]]:
+def places_by_tensor(network_places: NetworkPlaces, selector: Selector | str) -> Mapping[str, list[Place]]:
     """Return the tensors selected, by TensorRT's name, each with its places."""
     places: dict[str, list[Place]] = {}
-    for spot in placed.select(selector):
+    for spot in network_places.select_places(selector):
         places.setdefault(spot.tensor, []).append(spot.place)
     return places

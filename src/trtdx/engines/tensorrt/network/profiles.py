@@ -10,60 +10,60 @@ from trtdx.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from trtdx.engines.tensorrt.build.nouns import Binding, Profile, Shape
+    from trtdx.engines.tensorrt.build.nouns import Binding, Shape, ShapeProfile
 
-FORM = "name:MINxMIN,OPTxOPT,MAXxMAX, such as input_ids:1x1,2x32,4x128"
-_RANGE = re.compile(r"(?P<name>\S+):(?P<shapes>[\dx,]*)")
+PROFILE_FORM = "name:MINxMIN,OPTxOPT,MAXxMAX, such as input_ids:1x1,2x32,4x128"
+_INPUT_SHAPES = re.compile(r"(?P<name>\S+):(?P<shapes>[\dx,]*)")
 
 
-def parse_profile(text: str) -> Profile:
+def parse_profile(text: str) -> ShapeProfile:
     """Return the profile that a text states; one shape stands for all three."""
-    profile: Profile = {}
+    profile: ShapeProfile = {}
     for part in re.split(r"[\s;]+", text.strip()):
-        match = _RANGE.fullmatch(part)
-        shapes = [_shape(shape, part) for shape in match["shapes"].split(",")] if match else []
+        match = _INPUT_SHAPES.fullmatch(part)
+        shapes = [_parse_profile_shape(shape, part) for shape in match["shapes"].split(",")] if match else []
         if not match or len(shapes) not in (1, 3):
-            raise InputError(f"{part!r} gives no min, opt and max shape", fix=f"write {FORM}")
+            raise InputError(f"{part!r} gives no min, opt and max shape", fix=f"write {PROFILE_FORM}")
         if match["name"] in profile:
             raise InputError(f"the profile gives shapes for {match['name']} twice")
-        profile[match["name"]] = _three(shapes)
+        profile[match["name"]] = _min_opt_max(shapes)
     return profile
 
 
-def _shape(text: str, part: str) -> Shape:
+def _parse_profile_shape(text: str, part: str) -> Shape:
     if text and not re.fullmatch(r"\d{1,10}(x\d{1,10})*", text):
-        raise InputError(f"{text!r} in {part!r} is not a shape", fix=f"write {FORM}")
+        raise InputError(f"{text!r} in {part!r} is not a shape", fix=f"write {PROFILE_FORM}")
     return tuple(int(size) for size in text.split("x") if size)
 
 
-def profile_from(given: str | Mapping[str, object]) -> Profile:
+def profile_from_argument(argument: str | Mapping[str, object]) -> ShapeProfile:
     """Return a profile however it was given."""
-    if isinstance(given, str):
-        return parse_profile(given)
-    profile: Profile = {}
-    for name, shapes in given.items():
+    if isinstance(argument, str):
+        return parse_profile(argument)
+    profile: ShapeProfile = {}
+    for name, shapes in argument.items():
         try:
             three = [tuple(int(size) for size in shape) for shape in cast("Iterable[Iterable[int]]", shapes)]
         except (TypeError, ValueError) as err:
             raise InputError(f"the shapes of {name} are {shapes!r}", fix="give (min, opt, max)") from err
         if len(three) != 3:
             raise InputError(f"{name} has {len(three)} shapes", fix="give three: (min, opt, max)")
-        profile[name] = _three(three)
+        profile[name] = _min_opt_max(three)
     return profile
 
 
-def _three(shapes: Sequence[Shape]) -> tuple[Shape, Shape, Shape]:
+def _min_opt_max(shapes: Sequence[Shape]) -> tuple[Shape, Shape, Shape]:
     first, *rest = shapes
     return (first, *rest) if len(rest) == 2 else (first, first, first)  # type: ignore[return-value]
 
 
-def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> None:
+def check_profiles(profiles: Sequence[ShapeProfile], inputs: Sequence[Binding]) -> None:
     """Refuse what TensorRT takes without a word or tells without saying where: unknown and left-out inputs."""
     names = [binding.name for binding in inputs]
     for number, profile in enumerate(profiles):
         for name in profile:
             if name not in names:
-                raise _unknown(number, name, names)
+                raise _unknown_input_error(number, name, names)
     dynamic = [binding for binding in inputs if any(isinstance(dim, str) for dim in binding.dims)]
     for number, profile in enumerate(profiles or [{}] if dynamic else []):
         lacking = [binding for binding in dynamic if binding.name not in profile]
@@ -74,11 +74,11 @@ def check_profiles(profiles: Sequence[Profile], inputs: Sequence[Binding]) -> No
             )
             raise InputError(
                 f"{where} shapes for the dynamic inputs {input_texts}",
-                fix=f"add {' '.join(map(_example, lacking))}",
+                fix=f"add {' '.join(map(_profile_example, lacking))}",
             )
 
 
-def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:
+def _unknown_input_error(number: int, name: str, names: Sequence[str]) -> InputError:
     near = UnknownNameError("input", name, names).fix
     return InputError(
         f"profile {number} gives shapes for {name}, which is not an input of the network",
@@ -86,9 +86,9 @@ def _unknown(number: int, name: str, names: Sequence[str]) -> InputError:
     )
 
 
-def _example(each: Binding) -> str:
+def _profile_example(binding: Binding) -> str:
     shapes = [
-        "x".join(str(dim) if isinstance(dim, int) else size for dim in each.dims)
+        "x".join(str(dim) if isinstance(dim, int) else size for dim in binding.dims)
         for size in ("MIN", "OPT", "MAX")
     ]
-    return f"{each.name}:{','.join(shapes)}"
+    return f"{binding.name}:{','.join(shapes)}"

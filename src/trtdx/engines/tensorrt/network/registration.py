@@ -19,10 +19,10 @@ from trtdx.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ACTIVE: ContextVar[Registry | None] = ContextVar("trtdx_registry", default=None)
+_ACTIVE_REGISTRY: ContextVar[TensorRegistry | None] = ContextVar("trtdx_registry", default=None)
 
 
-class Registry:
+class TensorRegistry:
     """What was registered, in its order."""
 
     def __init__(self) -> None:
@@ -56,17 +56,17 @@ class Registry:
 
 def register(name: str, tensor: Any) -> None:
     """Name a tensor to look at; nothing happens where nobody looks."""
-    registry = _ACTIVE.get()
+    registry = _ACTIVE_REGISTRY.get()
     if registry is not None:
         registry.register(name, tensor)
 
 
 @contextlib.contextmanager
-def registering() -> Iterator[Registry]:
+def collect_registered() -> Iterator[TensorRegistry]:
     """Collect what is registered inside."""
-    registry = Registry()
-    token = _ACTIVE.set(registry)
+    registry = TensorRegistry()
+    token = _ACTIVE_REGISTRY.set(registry)
     try:
         yield registry
     finally:
-        _ACTIVE.reset(token)
+        _ACTIVE_REGISTRY.reset(token)

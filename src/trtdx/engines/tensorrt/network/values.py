@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trtdx.engines.torch.lazy import ml_dtypes, torch
+from trtdx.engines.torch.lazy_import import ml_dtypes, torch
 from trtdx.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-STORAGE = {
+STORAGE_DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
     "BOOL": "bool", "UINT8": "uint8", "FP8": "float8_e4m3fn", "INT4": "int8", "FP4": "float8_e4m3fn",
     "E8M0": "float8_e8m0fnu",
 }  # fmt: skip
-ML_DTYPES = {
+ML_DTYPE_NAMES = {
     "BF16": "bfloat16", "FP8": "float8_e4m3fn", "INT4": "int4", "FP4": "float4_e2m1fn", "E8M0": "float8_e8m0fnu",
 }  # fmt: skip
-FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4", "E8M0")
-WIDENED = ("HALF", "BF16", "FP8", "FP4", "E8M0")  # computed as float32, then rounded once
-PLAIN = ("FLOAT", "INT8", "INT32", "INT64", "BOOL", "UINT8")  # numpy computes these as fast as torch
-PACKED = ("INT4", "FP4")  # two values a byte in TensorRT's weights, the first in the low half
+FLOAT_DTYPES = ("FLOAT", "HALF", "BF16", "FP8", "FP4", "E8M0")
+WIDENED_DTYPES = ("HALF", "BF16", "FP8", "FP4", "E8M0")  # computed as float32, then rounded once
+NUMPY_DTYPES = ("FLOAT", "INT8", "INT32", "INT64", "BOOL", "UINT8")  # numpy computes these as fast as torch
+PACKED_DTYPES = ("INT4", "FP4")  # two values a byte in TensorRT's weights, the first in the low half
 
 
 def torch_dtype(dtype: str) -> Any:
     """Return the torch type that holds a TensorRT type."""
-    return getattr(torch, STORAGE[dtype])
+    return getattr(torch, STORAGE_DTYPES[dtype])
 
 
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
+def trt_numpy_dtype(dtype: str) -> np.dtype[Any]:
     """Return the numpy type that holds a TensorRT type."""
-    named = getattr(ml_dtypes, ML_DTYPES[dtype]) if dtype in ML_DTYPES else STORAGE[dtype]
+    named = getattr(ml_dtypes, ML_DTYPE_NAMES[dtype]) if dtype in ML_DTYPE_NAMES else STORAGE_DTYPES[dtype]
     held_dtype: np.dtype[Any] = np.dtype(named)
     return held_dtype
 
 
 def dtype_name(dtype: str) -> str:
     """Return what a TensorRT type is called everywhere else: "bfloat16", "float8_e4m3fn", "int4"."""
-    return ML_DTYPES.get(dtype) or STORAGE[dtype]
+    return ML_DTYPE_NAMES.get(dtype) or STORAGE_DTYPES[dtype]
 
 
-def value_from_given(given: Any, dtype: str, name: str) -> Array:
+def value_from_argument(argument: Any, dtype: str, name: str) -> Array:
     """Return an array or torch tensor of the caller as a value, or refuse another type than the network's."""
-    if isinstance(given, torch.Tensor):
-        return _from_tensor(given, dtype, name)
-    array = np.asarray(given)
-    network_dtype = numpy_dtype(dtype)
+    if isinstance(argument, torch.Tensor):
+        return _value_from_torch(argument, dtype, name)
+    array = np.asarray(argument)
+    network_dtype = trt_numpy_dtype(dtype)
     if dtype == "INT4" and array.dtype == np.int8:
         array = array.astype(network_dtype)
     if array.dtype != network_dtype:
@@ -65,26 +65,26 @@ def value_from_given(given: Any, dtype: str, name: str) -> Array:
             f"{name} is {array.dtype}, but the network wants {network_dtype} ({dtype})",
             fix=f"convert {name} to {network_dtype}",
         )
-    return plain(array)
+    return torch_readable_array(array)
 
 
-def _from_tensor(tensor: Any, dtype: str, name: str) -> Array:
+def _value_from_torch(tensor: Any, dtype: str, name: str) -> Array:
     if tensor.dtype != torch_dtype(dtype):
         raise InputError(
             f"{name} is {tensor.dtype}, but the network wants {torch_dtype(dtype)} ({dtype})",
             fix=f"convert {name} to {torch_dtype(dtype)}",
         )
-    array: Array = from_torch(dtype)(tensor.detach().cpu())
+    array: Array = numpy_converter(dtype)(tensor.detach().cpu())
     return array
 
 
-def plain(array: Array) -> Array:
+def torch_readable_array(array: Array) -> Array:
     """Return the array, or a copy where torch could not look at its memory."""
     fine = array.flags.writeable and array.flags.aligned and array.dtype.isnative
     return array if fine and all(stride >= 0 for stride in array.strides) else array.copy()
 
 
-def to_torch(dtype: str) -> Callable[[Array], Any]:
+def torch_converter(dtype: str) -> Callable[[Array], Any]:
     """Return what makes a torch tensor of a value, over the same memory where both know the type."""
     if dtype == "BF16":
         return lambda array: torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -98,9 +98,9 @@ def to_torch(dtype: str) -> Callable[[Array], Any]:
     return torch.from_numpy  # type: ignore[no-any-return]
 
 
-def from_torch(dtype: str) -> Callable[[Any], Array]:
+def numpy_converter(dtype: str) -> Callable[[Any], Array]:
     """Return what makes a value of a torch tensor, over the same memory where both know the type."""
-    value_dtype = numpy_dtype(dtype)
+    value_dtype = trt_numpy_dtype(dtype)
     if dtype == "BF16":
         return lambda tensor: tensor.view(torch.int16).numpy().view(value_dtype)
     if dtype in ("FP8", "E8M0"):
@@ -117,14 +117,14 @@ def shape_matches(declared: Sequence[int], shape: Sequence[int]) -> bool:
     return len(declared) == len(shape) and all(a in (-1, b) for a, b in zip(declared, shape, strict=True))
 
 
-def owner(array: Array) -> Any:
+def memory_owner(array: Array) -> Any:
     """Return what holds an array's memory."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array if array.base is None else array.base
 
 
-class _Weights(ctypes.Structure):
+class _TrtWeights(ctypes.Structure):
     """nvinfer1::Weights, whose address the bindings keep to themselves."""
 
     _fields_ = (("type", ctypes.c_int32), ("values", ctypes.c_void_p), ("count", ctypes.c_int64))
@@ -134,31 +134,33 @@ def value_from_weights(weights: Any, dtype: str, shape: tuple[int, ...] | None =
     """Return a value over the weights' memory (a copy for packed types), or None where there are none."""
     if shape is None and not int(weights.size):
         return None
-    flat = plain(weights) if isinstance(weights, np.ndarray) else _unpacked(weights, dtype)
+    flat = (
+        torch_readable_array(weights) if isinstance(weights, np.ndarray) else _unpack_weights(weights, dtype)
+    )
     return flat if shape is None else flat.reshape(shape)
 
 
-def _unpacked(weights: Any, dtype: str) -> Array:
+def _unpack_weights(weights: Any, dtype: str) -> Array:
     """Return weights of a type numpy has no name for."""
-    return value_from_bytes(_bytes_of(weights, dtype), dtype, int(weights.size))
+    return value_from_bytes(_weights_bytes(weights, dtype), dtype, int(weights.size))
 
 
 def byte_count(dtype: str, count: int) -> int:
     """Return how many bytes TensorRT keeps so many elements in."""
-    return math.ceil(count / 2) if dtype in PACKED else count * numpy_dtype(dtype).itemsize
+    return math.ceil(count / 2) if dtype in PACKED_DTYPES else count * trt_numpy_dtype(dtype).itemsize
 
 
 def value_from_bytes(raw: Array, dtype: str, count: int) -> Array:
     """Return elements of any of TensorRT's types from its memory, those packed in pairs one by one."""
-    if dtype not in PACKED:
-        return raw.view(numpy_dtype(dtype))
+    if dtype not in PACKED_DTYPES:
+        return raw.view(trt_numpy_dtype(dtype))
     nibbles = np.stack([raw & 15, raw >> 4], axis=-1).reshape(-1)[:count]
     if dtype == "INT4":
-        return ((nibbles ^ 8).astype(np.int8) - 8).astype(numpy_dtype(dtype))
-    return nibbles.view(numpy_dtype(dtype))
+        return ((nibbles ^ 8).astype(np.int8) - 8).astype(trt_numpy_dtype(dtype))
+    return nibbles.view(trt_numpy_dtype(dtype))
 
 
-def _bytes_of(weights: Any, dtype: str) -> Array:
+def _weights_bytes(weights: Any, dtype: str) -> Array:
     """Return the memory of weights that the bindings hand out as an object without an address.
 
     It is a pybind11 instance, whose first field points to the C++ structure; count and type are compared before
@@ -171,7 +173,7 @@ def _bytes_of(weights: Any, dtype: str) -> Array:
     if type(type(weights)).__name__ != "pybind11_type":
         raise InputError(f"these TensorRT bindings do not show weights of type {dtype}")
     address = ctypes.c_void_p.from_address(id(weights) + object.__basicsize__).value or 0
-    structure = _Weights.from_address(address)
+    structure = _TrtWeights.from_address(address)
     if structure.count != count or structure.type != int(weights.dtype):
         raise InputError(f"these TensorRT bindings do not show weights of type {dtype}")
     memory: Any = (ctypes.c_uint8 * size).from_address(structure.values)

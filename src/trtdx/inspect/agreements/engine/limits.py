@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.profiles.engine_settings import known_settings
-from trtdx.inspect.rebuild.command import build_command
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.profiles.engine_settings import derivable_settings
+from trtdx.inspect.rebuild.build_command import build_command
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 
@@ -14,33 +14,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.inspect.facts.artifact import Artifact, Deployment
-    from trtdx.inspect.profiles.engine_settings import Settings
+    from trtdx.inspect.profiles.engine_settings import EngineSettings
 
-LEAST_TOKENS = 64  # the first number of tokens at which multiple profiles are cut
+MIN_PROFILE_TOKENS = 64  # the first number of tokens at which multiple profiles are cut
 
 
-def _engines(deployment: Deployment) -> Iterator[tuple[Artifact, Settings]]:
-    for engine in deployment.of("engine"):
-        settings = known_settings(engine)
+def _engines_with_settings(deployment: Deployment) -> Iterator[tuple[Artifact, EngineSettings]]:
+    for engine in deployment.of_kinds("engine"):
+        settings = derivable_settings(engine)
         if settings:
             yield engine, settings
 
 
 # Pairs that the builder itself puts right (since a release, or only for packed engines), so that an engine it
 # built never breaks them.
-ORDERED = (
+ORDERED_LIMITS = (
     ("max_input_len", "max_seq_len", (0, 12), False),
     ("opt_num_tokens", "max_num_tokens", (0, 9), True),
 )
 
 
-@agreement("DX921", "engine")
+@make_agreement("DX921", "engine")
 def ordered_limits(deployment: Deployment) -> Iterator[Violation]:
     """An engine's limits are in the order the builder keeps them in."""
-    for engine, s in _engines(deployment):
-        for smaller, larger, since, packed in ORDERED:
+    for engine, s in _engines_with_settings(deployment):
+        for smaller, larger, since, packed in ORDERED_LIMITS:
             low, high = engine.integer(smaller), engine.integer(larger)
-            if low is None or high is None or low <= high or not s.since(*since) or packed > s.packed:
+            if low is None or high is None or low <= high or not s.since(*since) or packed > s.is_packed:
                 continue
             yield Violation(
                 engine.evidence(smaller, larger),
@@ -55,16 +55,16 @@ def ordered_limits(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX922", "engine")
+@make_agreement("DX922", "engine")
 def reachable_limits(deployment: Deployment) -> Iterator[Violation]:
     """No limit of an engine makes another one unreachable."""
-    for engine, s in _engines(deployment):
-        if s.inflight and engine.has("max_num_tokens"):
+    for engine, s in _engines_with_settings(deployment):
+        if s.supports_inflight and engine.has("max_num_tokens"):
             yield from _unreachable_batch(engine, s)
             yield from _unreachable_prompt(engine, s)
 
 
-def _unreachable_batch(engine: Artifact, s: Settings) -> Iterator[Violation]:
+def _unreachable_batch(engine: Artifact, s: EngineSettings) -> Iterator[Violation]:
     sequences = s.max_batch_size * s.max_beam_width
     if s.max_num_tokens < sequences:
         beams = f" of {s.max_beam_width} beams" if s.max_beam_width > 1 else ""
@@ -81,11 +81,11 @@ def _unreachable_batch(engine: Artifact, s: Settings) -> Iterator[Violation]:
         )
 
 
-def _unreachable_prompt(engine: Artifact, s: Settings) -> Iterator[Violation]:
+def _unreachable_prompt(engine: Artifact, s: EngineSettings) -> Iterator[Violation]:
     """Yield where a prompt of max_input_len tokens can neither be one step nor be cut into several."""
     unchunkable = engine.get("plugin.use_paged_context_fmha") is False and s.since(0, 11)
     longest = engine.integer("max_input_len") or 0
-    if unchunkable and s.max_num_tokens < longest <= s.max_seq_len and not s.decoder_of_encoder:
+    if unchunkable and s.max_num_tokens < longest <= s.max_seq_len and not s.is_cross_decoder:
         yield Violation(
             engine.evidence("max_num_tokens", "max_input_len", "plugin.use_paged_context_fmha"),
             {
@@ -98,17 +98,17 @@ def _unreachable_prompt(engine: Artifact, s: Settings) -> Iterator[Violation]:
         )
 
 
-@agreement("DX923", "engine")
+@make_agreement("DX923", "engine")
 def profiles_without_gaps(deployment: Deployment) -> Iterator[Violation]:
     """Multiple profiles cover every number of tokens up to max_num_tokens."""
-    for engine, s in _engines(deployment):
-        cut = s.multiple_profiles and not s.splits_phases and s.since(0, 10) and s.packed
-        if cut and 2 < s.max_num_tokens <= LEAST_TOKENS:
+    for engine, s in _engines_with_settings(deployment):
+        cut = s.multiple_profiles and not s.splits_phases and s.since(0, 10) and s.is_packed
+        if cut and 2 < s.max_num_tokens <= MIN_PROFILE_TOKENS:
             yield Violation(
                 engine.evidence("multiple_profiles", "max_num_tokens"),
                 {
                     "tokens": s.max_num_tokens,
-                    "least": LEAST_TOKENS,
+                    "least": MIN_PROFILE_TOKENS,
                     "rebuild": build_command(engine, changed={"multiple_profiles": "disable"}),
                 },
                 confidence=0.85,

@@ -6,97 +6,105 @@ import math
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.lineage import older_than, servers
-from trtdx.inspect.agreements.serving import names, served_models
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.agreements.lineage import is_older_release, loading_servers
+from trtdx.inspect.agreements.serving import names_artifact, served_models
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
-from trtdx.words import joined
+from trtdx.words import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # of which those that work are named
+PARALLEL_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # of which those that work are named
 UNEVEN_STAGES_SINCE = "0.19.0rc0"  # mapping.py: before, pp_layers left the remainder out
 # What a rank's slice must be a multiple of: blocks of FP8 scales, the packing of FP4, groups of INT4 scales.
-ALIGNMENT = {
+SCALE_ALIGNMENT = {
     "FP8_BLOCK_SCALES": 128,
     "NVFP4": 32,
     "W4A8_NVFP4_FP8": 32,
 }  # experts in MXFP4 are filled up to whole blocks on each rank (fused_moe/quantization.py, 1.1.0 to 1.3.0rc21)
-GROUPED = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
+GROUPED_ALGORITHMS = ("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ", "W8A16_GPTQ")
 # Embeddings whose converters do not fill up a vocabulary that does not divide (1.2.1: falcon, gemma).
 NEVER_PADDED = ("Falcon", "RW", "Gemma")
 
 
 MAPPED = ("checkpoint|engine|llm-args|command",)
-CUT = ("hf|checkpoint|engine", *MAPPED)  # a model alone is not cut yet
+CUT_SIDES = ("hf|checkpoint|engine", *MAPPED)  # a model alone is not cut yet
 
 
-class Cut(NamedTuple):
+class ModelCut(NamedTuple):
     """A model and the artifact that says over how many ranks it is cut."""
 
     model: Artifact
     mapping: Artifact
 
-    def size(self, name: str) -> int:
+    def parallel_size(self, name: str) -> int:
         return self.mapping.integer(name) or 1
 
     @property
-    def served(self) -> str:
+    def served_name(self) -> str:
         """Return the model as a command names it; capitals where only what was made from it is at hand."""
         named = self.mapping.text("runtime.model") or (self.model.path if self.model.kind == "hf" else "")
         return shlex.quote(named) if named else "MODEL"
 
     @property
-    def by_pytorch(self) -> bool:
+    def is_pytorch(self) -> bool:
         return self.mapping.kind in ("llm-args", "command")
 
 
-def cuts(deployment: Deployment) -> Iterator[Cut]:
+def model_cuts(deployment: Deployment) -> Iterator[ModelCut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
-    built = [artifact for artifact in deployment.of("engine", "checkpoint") if artifact.has("num_heads")]
-    yield from (Cut(artifact, artifact) for artifact in built)
+    built = [
+        artifact for artifact in deployment.of_kinds("engine", "checkpoint") if artifact.has("num_heads")
+    ]
+    yield from (ModelCut(artifact, artifact) for artifact in built)
     for server, model in served_models(deployment):
         if server.text("runtime.backend") not in ("", "pytorch"):
             continue
-        if not built or names(server, "runtime.model", model):  # else it serves what was made from the model
-            yield Cut(model, server)
+        if not built or names_artifact(
+            server, "runtime.model", model
+        ):  # else it serves what was made from the model
+            yield ModelCut(model, server)
 
 
-def divisors(number: int) -> list[int]:
-    return [size for size in SIZES if number % size == 0]
+def parallel_divisors(number: int) -> list[int]:
+    return [size for size in PARALLEL_SIZES if number % size == 0]
 
 
-@agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
+@make_agreement("DX096", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT_SIDES)
 def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads, key/value heads and inner sizes can be dealt out to the ranks of tensor parallelism."""
     reported: list[tuple[int, ...]] = []
-    for cut in cuts(deployment):
-        tp_size = cut.size("tp_size")
-        broken = [name for name in _split(cut) if not _fits(cut, name, tp_size)]
+    for cut in model_cuts(deployment):
+        tp_size = cut.parallel_size("tp_size")
+        broken = [name for name in _cut_dimensions(cut) if not _divides_evenly(cut, name, tp_size)]
         key = (tp_size, *(cut.model.get(name) for name in broken))
         if not broken or key in reported:
             continue
         reported.append(key)
-        works = [size for size in SIZES if all(_fits(cut, name, size) for name in _split(cut))]
+        works = [
+            size
+            for size in PARALLEL_SIZES
+            if all(_divides_evenly(cut, name, size) for name in _cut_dimensions(cut))
+        ]
         best = max((size for size in works if tp_size % size == 0), default=1)
         yield Violation(
             cut.model.evidence(*broken) + cut.mapping.evidence("tp_size"),
             {
-                "what": joined([f"{name} {cut.model.get(name)}" for name in broken]),
+                "what": join_words([f"{name} {cut.model.get(name)}" for name in broken]),
                 "tp_size": tp_size,
-                "works": joined(works, "or"),
+                "works": join_words(works, "or"),
                 "best": best,
                 "rest": tp_size // best,
-                "model": cut.served,
+                "model": cut.served_name,
             },
         )
 
 
-def _split(cut: Cut) -> list[str]:
+def _cut_dimensions(cut: ModelCut) -> list[str]:
     """Return the dimensions that are cut; attention data parallelism cuts none, MLA shares its latent keys."""
     if cut.mapping.get("attention_dp") is True:
         return []
@@ -108,7 +116,7 @@ def _split(cut: Cut) -> list[str]:
     return [name for name in names if (cut.model.integer(name) or 0) > 0]
 
 
-def _fits(cut: Cut, name: str, tp_size: int) -> bool:
+def _divides_evenly(cut: ModelCut, name: str, tp_size: int) -> bool:
     """Return whether a dimension divides; fewer key/value heads than ranks are duplicated."""
     number = cut.model.integer(name) or 0
     if name == "num_kv_heads" and number < tp_size:
@@ -116,62 +124,67 @@ def _fits(cut: Cut, name: str, tp_size: int) -> bool:
     return number % tp_size == 0
 
 
-@agreement("DX850", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
-def experts(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX850", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT_SIDES)
+def expert_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Experts can be dealt out to the ranks of expert parallelism."""
-    for cut in cuts(deployment):
-        count, ep_size = cut.model.integer("num_experts"), cut.size("moe_ep_size")
-        balanced = "load_balancer" in str(cut.mapping.family("option"))  # EPLB deals out slots instead
+    for cut in model_cuts(deployment):
+        count, ep_size = cut.model.integer("num_experts"), cut.parallel_size("moe_ep_size")
+        balanced = "load_balancer" in str(cut.mapping.family_facts("option"))  # EPLB deals out slots instead
         if count and count % ep_size and not balanced:
             yield Violation(
                 cut.model.evidence("num_experts") + cut.mapping.evidence("moe_ep_size"),
                 {
                     "experts": count,
                     "ep_size": ep_size,
-                    "works": joined(divisors(count), "or"),
-                    "tp_size": cut.size("tp_size"),
-                    "best": math.gcd(count, cut.size("tp_size")),
-                    "model": cut.served,
+                    "works": join_words(parallel_divisors(count), "or"),
+                    "tp_size": cut.parallel_size("tp_size"),
+                    "best": math.gcd(count, cut.parallel_size("tp_size")),
+                    "model": cut.served_name,
                 },
             )
             return
 
 
-@agreement("DX858", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
-def inner_size_of_experts(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX858", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT_SIDES)
+def expert_inner_size(deployment: Deployment) -> Iterator[Violation]:
     """The inner size of an expert can be cut by the tensor parallelism of the experts."""
-    for cut in cuts(deployment):
+    for cut in model_cuts(deployment):
         size = cut.model.integer("moe_intermediate_size")
-        ways = _ways(cut)
+        ways = _expert_pieces(cut)
         if size and ways > 1 and size % ways:
-            works = divisors(size)
+            works = parallel_divisors(size)
             yield Violation(
                 cut.model.evidence("moe_intermediate_size") + cut.mapping.evidence("tp_size", "moe_ep_size"),
-                {"size": size, "ways": ways, "works": joined(works, "or"), **_dealt_out(cut, works)},
+                {
+                    "size": size,
+                    "ways": ways,
+                    "works": join_words(works, "or"),
+                    **_expert_sizes_that_work(cut, works),
+                },
             )
             return
 
 
-def _dealt_out(cut: Cut, works: list[int]) -> dict[str, object]:
+def _expert_sizes_that_work(cut: ModelCut, works: list[int]) -> dict[str, object]:
     """Return the expert parallelism that leaves each expert in one of the numbers of pieces that work."""
-    tp_size, count = cut.size("tp_size"), cut.model.integer("num_experts") or 1
-    fitting = [size for size in divisors(tp_size) if count % size == 0 and tp_size // size in works]
-    return {"tp_size": tp_size, "ep_size": fitting[0] if fitting else tp_size, "model": cut.served}
+    tp_size, count = cut.parallel_size("tp_size"), cut.model.integer("num_experts") or 1
+    fitting = [size for size in parallel_divisors(tp_size) if count % size == 0 and tp_size // size in works]
+    return {"tp_size": tp_size, "ep_size": fitting[0] if fitting else tp_size, "model": cut.served_name}
 
 
-def _ways(cut: Cut) -> int:
+def _expert_pieces(cut: ModelCut) -> int:
     """Return over how many ranks an expert is cut: stated, or what expert parallelism leaves of tp."""
     stated = cut.mapping.integer("moe_tp_size")
     if stated:
         return stated
-    tp_size, ep_size = cut.size("tp_size"), cut.size("moe_ep_size")
+    tp_size, ep_size = cut.parallel_size("tp_size"), cut.parallel_size("moe_ep_size")
     return tp_size // ep_size if tp_size % ep_size == 0 else 1
 
 
-@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
-def world(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
+def world_size_product(deployment: Deployment) -> Iterator[Violation]:
     """The ranks are tensor times pipeline times context parallelism."""
-    for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
+    for artifact in deployment.of_kinds("checkpoint", "engine", "llm-args", "command"):
         sizes = [artifact.integer(name) or 1 for name in ("tp_size", "pp_size", "cp_size")]
         ranks = artifact.integer("world_size")
         if ranks is None or not artifact.has("tp_size") or ranks == math.prod(sizes):
@@ -188,16 +201,16 @@ def world(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
-def experts_world(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX465", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
+def expert_sizes_product(deployment: Deployment) -> Iterator[Violation]:
     """The two ways of cutting experts make up the tensor parallelism together."""
-    for artifact in deployment.of("checkpoint", "engine", "llm-args", "command"):
+    for artifact in deployment.of_kinds("checkpoint", "engine", "llm-args", "command"):
         tp_size, moe_tp, moe_ep = (
             artifact.integer(name) for name in ("tp_size", "moe_tp_size", "moe_ep_size")
         )
         if tp_size is None or (moe_tp is None and moe_ep is None) or (artifact.integer("cp_size") or 1) > 1:
             continue
-        what = _experts_do_not_fit(tp_size, moe_tp, moe_ep)
+        what = _expert_size_fault(tp_size, moe_tp, moe_ep)
         if what and not artifact.has("option.moe_cluster_parallel_size"):
             best = math.gcd(moe_ep or 1, tp_size)
             yield Violation(
@@ -210,7 +223,7 @@ def experts_world(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-def _experts_do_not_fit(tp_size: int, moe_tp: int | None, moe_ep: int | None) -> str:
+def _expert_size_fault(tp_size: int, moe_tp: int | None, moe_ep: int | None) -> str:
     """Return what is wrong; where only one size is stated, the other is what it leaves of tp_size."""
     if moe_tp and moe_ep:
         words = f"moe_tp_size {moe_tp} * moe_ep_size {moe_ep} is not tp_size {tp_size}"
@@ -219,17 +232,17 @@ def _experts_do_not_fit(tp_size: int, moe_tp: int | None, moe_ep: int | None) ->
     return "" if tp_size % (size or 1) == 0 else f"{name} {size} does not divide tp_size {tp_size}"
 
 
-@agreement("DX851", "checkpoint", "engine")
+@make_agreement("DX851", "checkpoint", "engine")
 def even_stages(deployment: Deployment) -> Iterator[Violation]:
     """Layers divide by the stages of the pipeline where a release cannot do otherwise.
 
     Before 0.19 every stage takes layers // pp_size and the rest is in no stage (`Mapping.pp_layers`).
     """
-    for artifact in deployment.of("engine", "checkpoint"):
+    for artifact in deployment.of_kinds("engine", "checkpoint"):
         layers, stages = artifact.integer("num_layers"), artifact.integer("pp_size") or 1
         if layers is None or layers % stages == 0:
             continue
-        if older_than(artifact.text("version"), UNEVEN_STAGES_SINCE):
+        if is_older_release(artifact.text("version"), UNEVEN_STAGES_SINCE):
             yield Violation(
                 artifact.evidence("num_layers", "pp_size", "version"),
                 {
@@ -237,53 +250,59 @@ def even_stages(deployment: Deployment) -> Iterator[Violation]:
                     "pp_size": stages,
                     "lost": layers % stages,
                     "version": artifact.text("version"),
-                    "works": joined(divisors(layers), "or"),
+                    "works": join_words(parallel_divisors(layers), "or"),
                 },
             )
             return
 
 
-@agreement("DX852", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
+@make_agreement("DX852", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT_SIDES)
 def stages_with_layers(deployment: Deployment) -> Iterator[Violation]:
     """Every stage of the pipeline has a layer."""
-    for cut in cuts(deployment):
-        layers, stages = cut.model.integer("num_layers"), cut.size("pp_size")
+    for cut in model_cuts(deployment):
+        layers, stages = cut.model.integer("num_layers"), cut.parallel_size("pp_size")
         if layers and stages > layers:
             yield Violation(
                 cut.model.evidence("num_layers") + cut.mapping.evidence("pp_size"),
-                {"layers": layers, "pp_size": stages, "model": cut.served},
+                {"layers": layers, "pp_size": stages, "model": cut.served_name},
             )
             return
 
 
-@agreement("DX853", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT)
+@make_agreement("DX853", "hf", "checkpoint", "engine", "llm-args", "command", needs=CUT_SIDES)
 def context_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Heads can be dealt out to tensor and context parallelism together (Ulysses, the default kind)."""
-    for cut in cuts(deployment):
-        heads, tp_size, cp_size = cut.model.integer("num_heads"), cut.size("tp_size"), cut.size("cp_size")
-        if not heads or cp_size == 1 or heads % tp_size or _other_kind(cut.mapping):
+    for cut in model_cuts(deployment):
+        heads, tp_size, cp_size = (
+            cut.model.integer("num_heads"),
+            cut.parallel_size("tp_size"),
+            cut.parallel_size("cp_size"),
+        )
+        if not heads or cp_size == 1 or heads % tp_size or _is_not_ulysses(cut.mapping):
             continue
         if heads % (tp_size * cp_size):
-            works = [size for size in divisors(heads) if heads % (tp_size * size) == 0]
+            works = [size for size in parallel_divisors(heads) if heads % (tp_size * size) == 0]
             yield Violation(
                 cut.model.evidence("num_heads") + cut.mapping.evidence("tp_size", "cp_size"),
-                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": joined(works, "or")},
+                {"heads": heads, "tp_size": tp_size, "cp_size": cp_size, "works": join_words(works, "or")},
             )
             return
 
 
-def _other_kind(mapping: Artifact) -> bool:
+def _is_not_ulysses(mapping: Artifact) -> bool:
     """Return whether another kind of context parallelism is asked for than Ulysses."""
     cp_settings = [
-        str(fact.value) for name, fact in mapping.family("option").items() if name.startswith("cp_config")
+        str(fact.value)
+        for name, fact in mapping.family_facts("option").items()
+        if name.startswith("cp_config")
     ]
     return any(kind in " ".join(cp_settings).upper() for kind in ("HELIX", "STAR", "RING"))
 
 
-@agreement("DX854", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
-def within_a_machine(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX854", "checkpoint", "engine", "llm-args", "command", needs=MAPPED)
+def tensor_parallel_in_node(deployment: Deployment) -> Iterator[Violation]:
     """Tensor parallelism stays within one machine."""
-    for artifact in deployment.of("engine", "llm-args", "command"):
+    for artifact in deployment.of_kinds("engine", "llm-args", "command"):
         tp_size, here = artifact.integer("tp_size"), artifact.integer("gpus_per_node")
         if tp_size and here and tp_size > here:
             yield Violation(
@@ -294,10 +313,10 @@ def within_a_machine(deployment: Deployment) -> Iterator[Violation]:
             return
 
 
-@agreement("DX856", "checkpoint", "engine")
-def embedding(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX856", "checkpoint", "engine")
+def embedding_parallel(deployment: Deployment) -> Iterator[Violation]:
     """An embedding that is cut divides by the ranks along the axis it is cut."""
-    for artifact in deployment.of("engine", "checkpoint"):
+    for artifact in deployment.of_kinds("engine", "checkpoint"):
         tp_size = artifact.integer("tp_size") or 1
         name = "hidden_size" if artifact.integer("embedding_sharding_dim") == 1 else "vocab_size"
         size = artifact.integer(name)
@@ -311,17 +330,17 @@ def embedding(deployment: Deployment) -> Iterator[Violation]:
                 "what": name,
                 "size": size,
                 "tp_size": tp_size,
-                "works": joined(divisors(size), "or"),
+                "works": join_words(parallel_divisors(size), "or"),
                 "other_axis": 0 if name == "hidden_size" else 1,
             },
         )
         return
 
 
-@agreement("DX857", "llm-args", "command")
+@make_agreement("DX857", "llm-args", "command")
 def attention_data_parallel(deployment: Deployment) -> Iterator[Violation]:
     """Attention data parallelism has ranks to spread requests over, and what builds on it is on with it."""
-    for server in servers(deployment):
+    for server in loading_servers(deployment):
         if server.get("attention_dp") is True and server.integer("tp_size") == 1:
             yield Violation(
                 server.evidence("attention_dp", "tp_size"),
@@ -336,35 +355,40 @@ def attention_data_parallel(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX860", "hf", "llm-args", "command")
+@make_agreement("DX860", "hf", "llm-args", "command")
 def scale_blocks(deployment: Deployment) -> Iterator[Violation]:
     """A rank's slice of quantised weights ends where a block of scales ends."""
-    for cut in cuts(deployment):
-        unit = ALIGNMENT.get(cut.model.text("quant.algo"), 0)
-        yield from _misaligned(cut, unit)
+    for cut in model_cuts(deployment):
+        unit = SCALE_ALIGNMENT.get(cut.model.text("quant.algo"), 0)
+        yield from _misaligned_slices(cut, unit)
 
 
-@agreement("DX097", "hf", "llm-args", "command")
+@make_agreement("DX097", "hf", "llm-args", "command")
 def scale_groups(deployment: Deployment) -> Iterator[Violation]:
     """A rank's slice of INT4 weights is a whole number of groups.
 
     Engines are left out: their layers fill the slice up (WeightOnlyGroupwiseQuant*Linear, 1.2.1).
     """
-    for cut in cuts(deployment):
-        grouped = cut.model.text("quant.algo") in GROUPED
-        yield from _misaligned(cut, (cut.model.integer("quant.group_size") or 0) if grouped else 0)
+    for cut in model_cuts(deployment):
+        grouped = cut.model.text("quant.algo") in GROUPED_ALGORITHMS
+        yield from _misaligned_slices(cut, (cut.model.integer("quant.group_size") or 0) if grouped else 0)
 
 
-def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
+def _misaligned_slices(cut: ModelCut, block_size: int) -> Iterator[Violation]:
     """Yield the first inner size of which a rank's share is no multiple of a unit."""
-    if not cut.by_pytorch or unit < 2 or cut.mapping.get("attention_dp") is True:
+    if not cut.is_pytorch or block_size < 2 or cut.mapping.get("attention_dp") is True:
         return
-    for name, ways in (("moe_intermediate_size", _ways(cut)), ("intermediate_size", cut.size("tp_size"))):
+    for name, ways in (
+        ("moe_intermediate_size", _expert_pieces(cut)),
+        ("intermediate_size", cut.parallel_size("tp_size")),
+    ):
         size = cut.model.integer(name)
         dense_beside_experts = name == "intermediate_size" and cut.model.has("num_experts")
-        if not size or ways == 1 or size % ways or dense_beside_experts or (size // ways) % unit == 0:
+        if not size or ways == 1 or size % ways or dense_beside_experts or (size // ways) % block_size == 0:
             continue
-        works = [pieces for pieces in SIZES if size % pieces == 0 and (size // pieces) % unit == 0]
+        works = [
+            pieces for pieces in PARALLEL_SIZES if size % pieces == 0 and (size // pieces) % block_size == 0
+        ]
         yield Violation(
             cut.model.evidence(name, "quant.algo") + cut.mapping.evidence("tp_size"),
             {
@@ -372,20 +396,20 @@ def _misaligned(cut: Cut, unit: int) -> Iterator[Violation]:
                 "size": size,
                 "ways": ways,
                 "share": size // ways,
-                "unit": unit,
+                "unit": block_size,
                 "algo": cut.model.text("quant.algo"),
-                "works": joined(works, "or") or "none",
-                "command": _cut_otherwise(cut, name, works),
+                "works": join_words(works, "or") or "none",
+                "command": _working_cut_command(cut, name, works),
             },
             confidence=0.85,
         )
         return
 
 
-def _cut_otherwise(cut: Cut, name: str, works: list[int]) -> str:
+def _working_cut_command(cut: ModelCut, name: str, works: list[int]) -> str:
     """Return the command that cuts a dimension in a number of pieces that works."""
-    tp_size = cut.size("tp_size")
+    tp_size = cut.parallel_size("tp_size")
     if name == "moe_intermediate_size":
-        return f"trtllm-serve model --tp_size {tp_size} --ep_size {_dealt_out(cut, works)['ep_size']}"
+        return f"trtllm-serve model --tp_size {tp_size} --ep_size {_expert_sizes_that_work(cut, works)['ep_size']}"
     best = max((size for size in works if tp_size % size == 0), default=1)
     return f"trtllm-serve model --tp_size {best} --pp_size {tp_size // best}"

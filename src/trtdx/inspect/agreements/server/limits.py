@@ -5,46 +5,46 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.serving import verify_of
-from trtdx.inspect.requests.limits import each_server, prompts_are_cut
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.agreements.serving import verify_command
+from trtdx.inspect.requests.limits import are_prompts_chunked, check_each_server
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtdx.inspect.requests.limits import Server
+    from trtdx.inspect.requests.limits import PytorchServer
 
 
-@agreement("DX272", "llm-args", "command", "request")
-@each_server
-def unchunked(server: Server) -> Iterator[Violation]:
+@make_agreement("DX272", "llm-args", "command", "request")
+@check_each_server
+def prompt_in_one_step(server: PytorchServer) -> Iterator[Violation]:
     """A prompt fits into one step of the PyTorch backend, or is cut into chunks."""
     limit = server.options.integer("max_num_tokens")
-    if not limit or prompts_are_cut(server.options):
+    if not limit or are_prompts_chunked(server.options):
         return
-    excess = server.over(lambda request: request.input_len - limit)
+    excess = server.requests_over(lambda request: request.input_len - limit)
     if excess:
         yield Violation(
             server.evidence(excess.worst, "max_num_tokens", "runtime.chunked_context"),
             {
                 "length": excess.worst.input_len,
                 "limit": limit,
-                "among": excess.among,
+                "among": excess.count_words,
                 "words": excess.worst.words,
             },
         )
 
 
-@agreement("DX920", "llm-args", "command", "request")
-@each_server
-def server_length(server: Server) -> Iterator[Violation]:
+@make_agreement("DX920", "llm-args", "command", "request")
+@check_each_server
+def server_length(server: PytorchServer) -> Iterator[Violation]:
     """Prompt and answer together are no longer than the max_seq_len a server is started with."""
     limit = server.options.integer("max_seq_len")
     if not limit:
         return
-    excess = server.over(lambda request: request.input_len + request.output_len - limit)
+    excess = server.requests_over(lambda request: request.input_len + request.output_len - limit)
     if excess is None:
         return
     worst = excess.worst
@@ -55,13 +55,13 @@ def server_length(server: Server) -> Iterator[Violation]:
         server.evidence(worst, "max_seq_len"),
         {
             "advice": longer if refused else f"ask for fewer tokens: {room} are left after this prompt",
-            "verify": verify_of(server.options),
+            "verify": verify_command(server.options),
             "model": shlex.quote(server.options.text("runtime.model") or "MODEL"),
             "prompt": worst.input_len,
             "answer": worst.output_len,
             "total": worst.input_len + worst.output_len,
             "limit": limit,
-            "among": excess.among,
+            "among": excess.count_words,
             "words": excess.worst.words,
             "effect": "the request is refused"
             if refused
@@ -71,16 +71,21 @@ def server_length(server: Server) -> Iterator[Violation]:
     )
 
 
-@agreement("DX213", "llm-args", "command", "request")
-@each_server
-def server_beams(server: Server) -> Iterator[Violation]:
+@make_agreement("DX213", "llm-args", "command", "request")
+@check_each_server
+def server_beam_width(server: PytorchServer) -> Iterator[Violation]:
     """Every request has as many beams as the server was started with (PyTorch backend)."""
     width = server.options.integer("max_beam_width")
     if not width:
         return
-    excess = server.over(lambda request: request.beam != width)
+    excess = server.requests_over(lambda request: request.beam != width)
     if excess:
         yield Violation(
             server.evidence(excess.worst, "max_beam_width"),
-            {"beams": excess.worst.beam, "width": width, "among": excess.among, "words": excess.worst.words},
+            {
+                "beams": excess.worst.beam,
+                "width": width,
+                "among": excess.count_words,
+                "words": excess.worst.words,
+            },
         )

@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING
 from packaging.version import Version
 
 from trtdx.inspect.agreements import serving
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.mended_commands import started_once
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.agreements.mended_commands import single_start_commands
 from trtdx.inspect.agreements.serving import (
     CONFIG_OPTIONS,
-    SIDES,
-    engine_of,
+    SERVER_KINDS,
     is_read_with_command,
-    known_paths,
-    listed,
-    model_of,
-    place_of,
-    release_of,
+    items_and_evidence,
+    may_serve_engine,
+    pasteable_paths,
+    served_engine,
+    served_model,
     served_models,
+    server_place,
+    server_release,
     server_words,
-    servers,
-    serves_engine,
-    stated,
-    verify_of,
+    serving_artifacts,
+    stated_evidence,
+    verify_command,
 )
-from trtdx.inspect.readers.server.precedence import DROPPED
-from trtdx.inspect.requests.requests import requests_in
+from trtdx.inspect.readers.server.precedence import DROPPED_WORDS
+from trtdx.inspect.requests.requests import requests_of_artifacts
 from trtdx.knowledge.versions import at_least, has_engine_flow, parsed
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
@@ -40,32 +40,36 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # The spellings of data types that LLM(dtype=...) takes.
-DTYPES = {
+DTYPE_SPELLINGS = {
     "half": "float16", "fp16": "float16", "float16": "float16", "bf16": "bfloat16", "bfloat16": "bfloat16",
     "float": "float32", "fp32": "float32", "float32": "float32",
 }  # fmt: skip
-STRETCHED = ("linear", "dynamic", "yarn")  # rotary scalings whose factor lengthens the model's positions
+STRETCHING_SCALINGS = (
+    "linear",
+    "dynamic",
+    "yarn",
+)  # rotary scalings whose factor lengthens the model's positions
 
 
-@agreement("DX262", "command")
-def one_place(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX262", "command")
+def option_set_once(deployment: Deployment) -> Iterator[Violation]:
     """An option is set in one place only, or to the same value in both."""
-    for command in deployment.of("command"):
-        words, evidence = listed(command, "runtime.conflicts")
+    for command in deployment.of_kinds("command"):
+        words, evidence = items_and_evidence(command, "runtime.conflicts")
         if words:
-            places = "; ".join(map(_either, command.items("runtime.conflict_places")[:6])) or place_of(
-                command
-            )
-            values = {"what": words, "places": places, "verify": verify_of(command)}
+            places = "; ".join(
+                map(_render_places, command.items("runtime.conflict_places")[:6])
+            ) or server_place(command)
+            values = {"what": words, "places": places, "verify": verify_command(command)}
             conflicts = map(str, command.items("runtime.conflicts"))
             only_memory = all(
-                DROPPED in conflict and conflict.startswith("kv_cache_config.free_gpu")
+                DROPPED_WORDS in conflict and conflict.startswith("kv_cache_config.free_gpu")
                 for conflict in conflicts
             )
             yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
 
-def _either(places: str) -> str:
+def _render_places(places: str) -> str:
     """Return "--tp_size on the command line, or tensor_parallel_size in extra.yaml:3" from the two places."""
     parts = [place.rpartition(": ") for place in str(places).split("; ")]
     return ", or ".join(
@@ -74,17 +78,17 @@ def _either(places: str) -> str:
     )
 
 
-@agreement("DX249", "llm-args", "command", "triton")
+@make_agreement("DX249", "llm-args", "command", "triton")
 def options_readable(deployment: Deployment) -> Iterator[Violation]:
     """A file of options can be parsed."""
-    for server in servers(deployment):
-        words, evidence = listed(server, "unparsed")
+    for server in serving_artifacts(deployment):
+        words, evidence = items_and_evidence(server, "unparsed")
         if words:
             file = re.sub(r":\d+$", "", words.partition(": ")[0])
             command = (
                 f'python3 -c "import sys, yaml; print(yaml.safe_load(open(sys.argv[1])))" {shlex.quote(file)}'
             )
-            values = {"what": words, "remedy": REMEDIES["unparsed"], "verify": verify_of(server)}
+            values = {"what": words, "remedy": REMEDIES["unparsed"], "verify": verify_command(server)}
             values["command"] = "" if file.endswith(".json") else command
             yield Violation(evidence, values)
 
@@ -96,23 +100,28 @@ REMEDIES = {
 }
 
 
-@agreement("DX249", "llm-args", "command", "triton")
+@make_agreement("DX249", "llm-args", "command", "triton")
 def values_fit(deployment: Deployment) -> Iterator[Violation]:
     """Options have values of the type and among the choices they take."""
-    for server in servers(deployment):
+    for server in serving_artifacts(deployment):
         for name in ("runtime.invalid_values", "malformed"):
-            words, evidence = listed(server, name)
+            words, evidence = items_and_evidence(server, name)
             if words:
-                values = {"what": words, "remedy": REMEDIES[name], "command": "", "verify": verify_of(server)}
+                values = {
+                    "what": words,
+                    "remedy": REMEDIES[name],
+                    "command": "",
+                    "verify": verify_command(server),
+                }
                 harmless = all("in silence" in str(item) for item in server.items(name))
                 yield Violation(evidence, values, Severity.WARNING if harmless else None, 0.9)
 
 
-@agreement("DX249", "llm-args", "command", "triton")
+@make_agreement("DX249", "llm-args", "command", "triton")
 def graph_batches(deployment: Deployment) -> Iterator[Violation]:
     """The batch sizes that CUDA graphs are captured for end at their largest one."""
     names = ("option.cuda_graph_config.batch_sizes", "option.cuda_graph_config.max_batch_size")
-    for server in servers(deployment):
+    for server in serving_artifacts(deployment):
         sizes = [size for size in server.items(names[0]) if isinstance(size, int)]
         largest = server.integer(names[1])
         if sizes and largest and max(sizes) != largest:
@@ -122,83 +131,85 @@ def graph_batches(deployment: Deployment) -> Iterator[Violation]:
                     "what": f"cuda_graph_config.max_batch_size is {largest}, but batch_sizes end at {max(sizes)}",
                     "remedy": "give only one of cuda_graph_config.batch_sizes and cuda_graph_config.max_batch_size",
                     "command": "",
-                    "verify": verify_of(server),
+                    "verify": verify_command(server),
                 },
                 confidence=0.85,
             )
 
 
-@agreement("DX876", "llm-args", "command")
+@make_agreement("DX876", "llm-args", "command")
 def keys_once(deployment: Deployment) -> Iterator[Violation]:
     """A file of options states each option once."""
-    for server in servers(deployment, "llm-args", "command"):
-        words, evidence = listed(server, "runtime.duplicate_keys")
+    for server in serving_artifacts(deployment, "llm-args", "command"):
+        words, evidence = items_and_evidence(server, "runtime.duplicate_keys")
         if words:
             file = server.facts["runtime.duplicate_keys"].where.partition(": ")[0]
             path = re.sub(r":\d+$", "", file)
             yield Violation(evidence, {"what": words, "path": path})
 
 
-@agreement("DX247", "llm-args", "command", "triton", "machine")
+@make_agreement("DX247", "llm-args", "command", "triton", "machine")
 def backend_there(deployment: Deployment) -> Iterator[Violation]:
     """The engine backend is asked of a release that has it."""
-    for server in deployment.of("llm-args", "command", "triton"):
-        release = release_of(deployment, server)
+    for server in deployment.of_kinds("llm-args", "command", "triton"):
+        release = server_release(deployment, server)
         asks = (
             server.text("runtime.backend") in ("tensorrt", "trt")
             or server.text("triton.backend") == "tensorrtllm"
             or server.text("runtime.command") in ("trtllm-build", "trtllm-bench build")
         )
-        read_elsewhere = is_read_with_command(deployment, server) or deployment.first("engine") is not None
+        read_elsewhere = is_read_with_command(deployment, server) or deployment.first_of("engine") is not None
         if asks and has_engine_flow(release) is False and not read_elsewhere:
-            evidence = stated(server, "runtime.command", "runtime.backend", "triton.backend")
+            evidence = stated_evidence(server, "runtime.command", "runtime.backend", "triton.backend")
             yield Violation(evidence, {"runtime": release, "version": "1.2.1"})
             return
 
 
-@agreement("DX248", "engine", "checkpoint", "llm-args", "command")
+@make_agreement("DX248", "engine", "checkpoint", "llm-args", "command")
 def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
     """The PyTorch backend is given a Hugging Face model, not an engine or a checkpoint."""
-    for server in servers(deployment, "llm-args", "command"):
+    for server in serving_artifacts(deployment, "llm-args", "command"):
         backend = server.text("runtime.backend")
-        release = parsed(release_of(deployment, server))
+        release = parsed(server_release(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
-        for artifact in deployment.of("engine", "checkpoint"):
-            if serving.names(server, "runtime.model", artifact) and (backend == "pytorch" or is_default):
+        for artifact in deployment.of_kinds("engine", "checkpoint"):
+            if serving.names_artifact(server, "runtime.model", artifact) and (
+                backend == "pytorch" or is_default
+            ):
                 yield Violation(
-                    server.evidence("runtime.model") + stated(server, "runtime.backend"),
-                    {"kind": artifact.title, "model": artifact.path, **known_paths(deployment, server)}
-                    | {"source": _source(deployment, server)},
+                    server.evidence("runtime.model") + stated_evidence(server, "runtime.backend"),
+                    {"kind": artifact.title, "model": artifact.path, **pasteable_paths(deployment, server)}
+                    | {"source": _source_model_path(deployment, server)},
                 )
 
 
-def _source(deployment: Deployment, server: Artifact) -> str:
-    model = model_of(deployment, server)
+def _source_model_path(deployment: Deployment, server: Artifact) -> str:
+    model = served_model(deployment, server)
     return shlex.quote(model.path) if model else "HF_MODEL"
 
 
-@agreement("DX355", *SIDES)
+@make_agreement("DX355", *SERVER_KINDS)
 def cache_share(deployment: Deployment) -> Iterator[Violation]:
     """The share of free memory for the cache is more than none and not more than all."""
-    for server in servers(deployment):
+    for server in serving_artifacts(deployment):
         share = server.get("runtime.free_gpu_memory_fraction")
         # The C++ executor refuses 1.0 as well; the PyTorch backend takes it.
         is_cpp = server.kind == "triton" and server.text("triton.flow") != "llmapi"
         if isinstance(share, float) and not (0 < share <= 1 and not (is_cpp and share == 1)):
             yield Violation(
                 server.evidence("runtime.free_gpu_memory_fraction"),
-                {"value": share, "path": place_of(server), **known_paths(deployment, server)},
+                {"value": share, "path": server_place(server), **pasteable_paths(deployment, server)},
             )
 
 
-@agreement("DX356", "engine", "request", *SIDES, needs=("llm-args|command|triton",))
+@make_agreement("DX356", "engine", "request", *SERVER_KINDS, needs=("llm-args|command|triton",))
 def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
     """The cache holds one sequence of the greatest length: newer runtimes lower max_seq_len to it, older ones stop."""
-    for server in servers(deployment):
+    for server in serving_artifacts(deployment):
         tokens = server.integer("runtime.max_tokens_in_cache")
         if tokens is None or server.has("runtime.attention_window"):
             continue
-        engine = engine_of(deployment, server)
+        engine = served_engine(deployment, server)
         stated_by = [
             artifact for artifact in (server, engine) if artifact is not None and artifact.has("max_seq_len")
         ]
@@ -206,7 +217,7 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
             (artifact.integer("max_seq_len") or 0, artifact.evidence("max_seq_len"))
             for artifact in stated_by[:1]
         ]
-        for request in requests_in(deployment.of("request")):
+        for request in requests_of_artifacts(deployment.of_kinds("request")):
             words = Evidence(request.where or "request", request.words)
             needs.append((request.input_len + request.output_len, (words,)))
         length, evidence = max(needs, key=lambda need: need[0], default=(0, ()))
@@ -215,29 +226,29 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(server.evidence("runtime.max_tokens_in_cache") + evidence, values, confidence=0.9)
 
 
-@agreement("DX873", "engine", *SIDES, needs=("engine|llm-args|command|triton",))
+@make_agreement("DX873", "engine", *SERVER_KINDS, needs=("engine|llm-args|command|triton",))
 def block_size(deployment: Deployment) -> Iterator[Violation]:
     """A cache block holds a power of two of tokens."""
-    for artifact in (*deployment.of("engine"), *servers(deployment)):
+    for artifact in (*deployment.of_kinds("engine"), *serving_artifacts(deployment)):
         tokens = artifact.integer("tokens_per_block")
         if tokens is not None and (tokens < 1 or tokens & (tokens - 1)):
             values = {
                 "tokens": tokens,
                 "works": 1 << max(tokens.bit_length() - 1, 3),
-                "path": place_of(artifact),
-                **known_paths(deployment, artifact),
+                "path": server_place(artifact),
+                **pasteable_paths(deployment, artifact),
             }
             yield Violation(artifact.evidence("tokens_per_block"), values)
 
 
-@agreement("DX449", "command")
-def led_by_one(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX449", "command")
+def single_launcher(deployment: Deployment) -> Iterator[Violation]:
     """A program that starts its own workers is started once."""
-    for command in servers(deployment, "command"):
+    for command in serving_artifacts(deployment, "command"):
         ranks, launcher = command.integer("runtime.world_size"), command.text("runtime.launcher")
         is_server = command.text("runtime.command") in ("trtllm-serve", "trtllm-serve serve")
         if is_server and ranks and ranks > 1 and launcher and "trtllm-llmapi-launch" not in launcher:
-            once, led = started_once(command.spelled, ranks)
+            once, led = single_start_commands(command.command_text, ranks)
             yield Violation(
                 command.evidence("runtime.world_size", "runtime.launcher"),
                 {
@@ -245,14 +256,14 @@ def led_by_one(deployment: Deployment) -> Iterator[Violation]:
                     "launcher": launcher,
                     "once": once,
                     "led": led,
-                    "verify": verify_of(command),
+                    "verify": verify_command(command),
                 },
                 confidence=0.85,
             )
 
 
-@agreement("DX084", "hf", "llm-args", "command")
-def own_code(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX084", "hf", "llm-args", "command")
+def remote_code_trusted(deployment: Deployment) -> Iterator[Violation]:
     """A model that brings its own Python is served with leave to run it."""
     for server, model in served_models(deployment):
         if model.get("remote_code") is not True:
@@ -260,47 +271,55 @@ def own_code(deployment: Deployment) -> Iterator[Violation]:
         if server.get("runtime.trust_remote_code") is not True and server.has("runtime.model"):
             yield Violation(
                 model.evidence("remote_code") + server.evidence("runtime.trust_remote_code"),
-                {"model": model.path, "server": place_of(server), **known_paths(deployment, server)},
+                {"model": model.path, "server": server_place(server), **pasteable_paths(deployment, server)},
                 Severity.WARNING,
                 0.7,  # transformers or TensorRT-LLM may have the model built in
             )
 
 
-@agreement("DX871", "hf", "llm-args", "command")
+@make_agreement("DX871", "hf", "llm-args", "command")
 def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """Sequences are no longer than the model was made for."""
     for server, model in served_models(deployment):
-        positions = _positions(model)
+        positions = _scaled_positions(model)
         if positions is None:
             continue
-        requested_len, release = server.integer("max_seq_len"), release_of(deployment, server)
-        if requested_len is not None and requested_len > positions and engine_of(deployment, server) is None:
+        requested_len, release = server.integer("max_seq_len"), server_release(deployment, server)
+        if (
+            requested_len is not None
+            and requested_len > positions
+            and served_engine(deployment, server) is None
+        ):
             serves_it = bool(release) and not at_least(release, "0.21.0")  # model_engine.py lowers it since
             yield Violation(
-                server.evidence("max_seq_len") + stated(model, "max_positions", "rope_scaling"),
-                {"asked": requested_len, "positions": positions, **known_paths(deployment, server)},
+                server.evidence("max_seq_len") + stated_evidence(model, "max_positions", "rope_scaling"),
+                {"asked": requested_len, "positions": positions, **pasteable_paths(deployment, server)},
                 Severity.ERROR if serves_it else None,
             )
 
 
-def _positions(model: Artifact) -> int | None:
+def _scaled_positions(model: Artifact) -> int | None:
     """Return how long a text may be for a model, its rotary scaling counted in."""
     positions, scaling = model.integer("max_positions"), model.table("rope_scaling")
     factor = scaling.get("factor")
-    if positions is None or not isinstance(factor, (int, float)) or scaling.get("type") not in STRETCHED:
+    if (
+        positions is None
+        or not isinstance(factor, (int, float))
+        or scaling.get("type") not in STRETCHING_SCALINGS
+    ):
         return positions
     return int(positions * factor)
 
 
-@agreement("DX877", "hf", "llm-args", "command")
+@make_agreement("DX877", "hf", "llm-args", "command")
 def model_dtype(deployment: Deployment) -> Iterator[Violation]:
     """A data type that is asked for is the one the model was saved in."""
-    from trtdx.inspect.agreements.model.lineage_agrees import PRONE_TO_OVERFLOW
+    from trtdx.inspect.agreements.model.conversion import PRONE_TO_OVERFLOW
 
     for server, model in served_models(deployment):
         if not model.has("dtype"):
             continue
-        requested, saved = DTYPES.get(server.text("runtime.dtype")), model.text("dtype")
+        requested, saved = DTYPE_SPELLINGS.get(server.text("runtime.dtype")), model.text("dtype")
         overflows = requested == "float16" and model.text("model_type").startswith(PRONE_TO_OVERFLOW)
         if requested and requested != saved and not overflows and not model.has("quant.algo"):
             yield Violation(
@@ -309,24 +328,24 @@ def model_dtype(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX878", "llm-args", "command")
+@make_agreement("DX878", "llm-args", "command")
 def batch_in_budget(deployment: Deployment) -> Iterator[Violation]:
     """A step has room for a token of each request of a full batch."""
-    for server in servers(deployment, "llm-args", "command"):
+    for server in serving_artifacts(deployment, "llm-args", "command"):
         batch, tokens = server.integer("max_batch_size"), server.integer("max_num_tokens")
         if batch is not None and tokens is not None and batch > tokens:
             yield Violation(
                 server.evidence("max_batch_size", "max_num_tokens"),
-                {"batch": batch, "tokens": tokens, **known_paths(deployment, server)},
+                {"batch": batch, "tokens": tokens, **pasteable_paths(deployment, server)},
             )
 
 
-@agreement("DX879", "llm-args", "command")
+@make_agreement("DX879", "llm-args", "command")
 def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
     """The longest prompt fits into one step, or is cut into chunks."""
-    if deployment.first("request"):
+    if deployment.first_of("request"):
         return  # the prompts that are to come are known, and judged themselves
-    for server in servers(deployment, "llm-args", "command"):
+    for server in serving_artifacts(deployment, "llm-args", "command"):
         tokens, longest = server.integer("max_num_tokens"), server.integer("max_input_len")
         is_bench = server.text("runtime.command").startswith("trtllm-bench")  # chunks by default
         if tokens is None or longest is None or is_bench or server.get("runtime.chunked_context") is True:
@@ -334,7 +353,7 @@ def prompt_in_budget(deployment: Deployment) -> Iterator[Violation]:
         if longest > tokens and not serves_only_engine(server):
             yield Violation(
                 server.evidence("max_num_tokens", "max_input_len", "runtime.chunked_context"),
-                {"tokens": tokens, "longest": longest, **known_paths(deployment, server)}
+                {"tokens": tokens, "longest": longest, **pasteable_paths(deployment, server)}
                 | {"file": _options_file(server)},
                 confidence=0.8,
             )
@@ -348,4 +367,4 @@ def _options_file(server: Artifact) -> str:
 
 
 def serves_only_engine(server: Artifact) -> bool:
-    return serves_engine(server) and server.text("runtime.backend") in ("tensorrt", "trt")
+    return may_serve_engine(server) and server.text("runtime.backend") in ("tensorrt", "trt")

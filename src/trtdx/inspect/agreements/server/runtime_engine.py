@@ -6,93 +6,93 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreements.agreement import agreement
+from trtdx.inspect.agreements.agreement import make_agreement
 from trtdx.inspect.agreements.serving import (
-    SIDES,
-    engine_of,
-    known_paths,
-    names,
-    place_of,
-    ranks_of,
+    SERVER_KINDS,
+    names_artifact,
+    parallel_sizes,
+    pasteable_paths,
+    rank_count,
+    served_engine,
     served_engines,
-    servers,
-    sizes_of,
-    stated,
+    server_place,
+    serving_artifacts,
+    stated_evidence,
 )
-from trtdx.inspect.facts.vocabulary import term
+from trtdx.inspect.facts.vocabulary import require_term
 from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
-SPECULATIVE = {
+SPECULATIVE_MODES = {
     "medusa": "MEDUSA",
     "eagle": "EAGLE",
     "lookahead": "LOOKAHEAD_DECODING",
     "redrafter": "EXPLICIT_DRAFT_TOKENS",
 }
 # Architectures with cross attention, which readers need not mark as encoder-decoder.
-CROSS_ATTENTION = (
+CROSS_ATTENTION_CLASSES = (
     "EncoderModel", "DecoderModel", "WhisperEncoder", "MLLaMAForCausalLM", "MllamaForConditionalGeneration",
 )  # fmt: skip
 
 
-def _is_above(server: Artifact, engine: Artifact, name: str) -> bool:
+def _exceeds_engine(server: Artifact, engine: Artifact, name: str) -> bool:
     requested, built = server.integer(name), engine.integer(name)
     return requested is not None and built is not None and requested > built
 
 
-@agreement("DX212", "engine", *SIDES)
-def limits(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX212", "engine", *SERVER_KINDS)
+def server_limits(deployment: Deployment) -> Iterator[Violation]:
     """A server asks for no larger batch and no more beams than its engine was built for."""
     for server, engine in served_engines(deployment):
         # Triton's max_batch_size is Triton's own: the backend takes the batch size from the engine.
         bounds = ("max_beam_width",) if server.kind == "triton" else ("max_batch_size", "max_beam_width")
         for name in bounds:
-            if _is_above(server, engine, name):
+            if _exceeds_engine(server, engine, name):
                 values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
                 yield Violation(
                     server.evidence(name) + engine.evidence(name),
-                    values | {"server": place_of(server), **known_paths(deployment, server)},
+                    values | {"server": server_place(server), **pasteable_paths(deployment, server)},
                 )
 
 
-@agreement("DX870", "engine", "llm-args", "command")
+@make_agreement("DX870", "engine", "llm-args", "command")
 def ignored_limits(deployment: Deployment) -> Iterator[Violation]:
     """A server asks for no more tokens than its engine was built for."""
     for server, engine in served_engines(deployment, "llm-args", "command"):
         for name in ("max_num_tokens", "max_seq_len", "max_input_len"):
-            if _is_above(server, engine, name):
+            if _exceeds_engine(server, engine, name):
                 values = {"name": name, "asked": server.integer(name), "built": engine.integer(name)}
-                values |= {"meaning": term(name).meaning, **known_paths(deployment, server)}
+                values |= {"meaning": require_term(name).meaning, **pasteable_paths(deployment, server)}
                 yield Violation(server.evidence(name) + engine.evidence(name), values)
 
 
-@agreement("DX216", "engine", *SIDES)
+@make_agreement("DX216", "engine", *SERVER_KINDS)
 def paged_context(deployment: Deployment) -> Iterator[Violation]:
     """Chunked context and cache reuse have an engine whose context phase reads the paged cache."""
     for server, engine in served_engines(deployment):
-        lack = _lack(engine)
-        for name, feature, severity in FEATURES if lack else ():
+        lack = _missing_paged_context(engine)
+        for name, feature, severity in PAGED_CONTEXT_FEATURES if lack else ():
             if lack and server.get(name) is True:
-                values = {"feature": feature, "lack": lack[1], "server": place_of(server)}
-                values |= known_paths(deployment, server)
+                values = {"feature": feature, "lack": lack[1], "server": server_place(server)}
+                values |= pasteable_paths(deployment, server)
                 yield Violation(server.evidence(name) + engine.evidence(lack[0]), values, severity)
 
 
 # Without paged context FMHA the executor refuses chunked context, and switches reuse off with a warning.
-FEATURES = (
+PAGED_CONTEXT_FEATURES = (
     ("runtime.chunked_context", "chunked context", Severity.ERROR),
     ("runtime.block_reuse", "cache reuse", Severity.WARNING),
 )
 
 
-def _lack(engine: Artifact) -> tuple[str, str] | None:
+def _missing_paged_context(engine: Artifact) -> tuple[str, str] | None:
     """Return the setting an engine lacks for reading the cache in the context phase, with words for it."""
     if engine.get("plugin.use_paged_context_fmha") is False:
         return "plugin.use_paged_context_fmha", "without use_paged_context_fmha"
@@ -104,16 +104,21 @@ def _lack(engine: Artifact) -> tuple[str, str] | None:
     return None
 
 
-@agreement("DX245", "engine", "triton")
+@make_agreement("DX245", "engine", "triton")
 def decoding_mode(deployment: Deployment) -> Iterator[Violation]:
     """A speculative decoding mode is the one the engine was built for."""
     for server, engine in served_engines(deployment, "triton"):
         mode = server.text("runtime.decoding_mode")
         built = engine.text("speculative_mode").rpartition(".")[2].upper()
-        if mode in SPECULATIVE and built and built != SPECULATIVE[mode]:
+        if mode in SPECULATIVE_MODES and built and built != SPECULATIVE_MODES[mode]:
             yield Violation(
                 server.evidence("runtime.decoding_mode") + engine.evidence("speculative_mode"),
-                {"mode": mode, "built": built, "flag": BUILD_MODES[mode], **known_paths(deployment, server)},
+                {
+                    "mode": mode,
+                    "built": built,
+                    "flag": BUILD_MODES[mode],
+                    **pasteable_paths(deployment, server),
+                },
                 Severity.WARNING,
             )
 
@@ -126,60 +131,60 @@ BUILD_MODES = {
 }
 
 
-@agreement("DX210", "engine", "command", needs=("command",))
+@make_agreement("DX210", "engine", "command", needs=("command",))
 def started_ranks(deployment: Deployment) -> Iterator[Violation]:
     """A launcher starts as many ranks as the parallel sizes need."""
-    for server in servers(deployment, "command"):
-        started, needed = server.integer("runtime.world_size"), ranks_of(server)
+    for server in serving_artifacts(deployment, "command"):
+        started, needed = server.integer("runtime.world_size"), rank_count(server)
         if started is None or needed is None or "llmapi-launch" not in server.text("runtime.launcher"):
             continue
         if started != needed:
             yield Violation(
-                stated(server, "runtime.world_size", "tp_size", "pp_size", "cp_size"),
+                stated_evidence(server, "runtime.world_size", "tp_size", "pp_size", "cp_size"),
                 {
-                    "what": f"{_are_started(started)}, but {sizes_of(server)} needs {needed}",
+                    "what": f"{_started_words(started)}, but {parallel_sizes(server)} needs {needed}",
                     "remedy": f"start {needed} ranks with the launcher",
-                    "restart": _restart(server, needed),
+                    "restart": _restart_command(server, needed),
                 },
             )
 
 
-COUNT = re.compile(r"((?:^|\s)(?:-n|-np|--np|--ntasks|--world[_-]size)[ =]?)\d+")
-LAUNCHER = re.compile(r"(?:^|\s)(?:srun|mpirun|mpiexec)(?=\s)")
+RANK_COUNT_FLAG = re.compile(r"((?:^|\s)(?:-n|-np|--np|--ntasks|--world[_-]size)[ =]?)\d+")
+LAUNCHER_WORD = re.compile(r"(?:^|\s)(?:srun|mpirun|mpiexec)(?=\s)")
 
 
-def _restart(command: Artifact, ranks: int | None) -> str:
+def _restart_command(command: Artifact, ranks: int | None) -> str:
     """Return the command as it was given, started with so many ranks."""
-    if not command.spelled:
+    if not command.command_text:
         return f"mpirun -n {ranks} COMMAND"
-    changed, count = COUNT.subn(rf"\g<1>{ranks}", command.spelled, count=1)
+    changed, count = RANK_COUNT_FLAG.subn(rf"\g<1>{ranks}", command.command_text, count=1)
     if not count:
-        changed, count = LAUNCHER.subn(rf"\g<0> -n {ranks}", command.spelled, count=1)
-    return changed if count else f"mpirun -n {ranks} {command.spelled}"
+        changed, count = LAUNCHER_WORD.subn(rf"\g<0> -n {ranks}", command.command_text, count=1)
+    return changed if count else f"mpirun -n {ranks} {command.command_text}"
 
 
-def _are_started(ranks: int) -> str:
-    return f"{counted(ranks, 'rank')} {'is' if ranks == 1 else 'are'} started"
+def _started_words(ranks: int) -> str:
+    return f"{format_count(ranks, 'rank')} {'is' if ranks == 1 else 'are'} started"
 
 
-@agreement("DX210", "engine", "command")
+@make_agreement("DX210", "engine", "command")
 def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
     """Triton is started with as many ranks as the engine has, unless an orchestrator starts them."""
-    for command in deployment.of("command"):
+    for command in deployment.of_kinds("command"):
         started = command.integer("runtime.world_size")
         if started is None and not command.has("runtime.launcher"):
             started = 1
         if started is None or "triton" not in command.text("runtime.command"):
             continue
-        repository = _repository(deployment, command)
-        engine = engine_of(deployment, repository or command)
-        needed = ranks_of(engine) if engine else None
+        repository = _started_repository(deployment, command)
+        engine = served_engine(deployment, repository or command)
+        needed = rank_count(engine) if engine else None
         if engine is None or needed in (None, started):
             continue
         if not command.has("option.--multi-model") and not command.get("runtime.orchestrated"):
-            what = f"{_are_started(started)}, but the engine was built for {needed}"
+            what = f"{_started_words(started)}, but the engine was built for {needed}"
             remedy = f"start {needed} ranks (launch_triton_server.py --world_size {needed})"
-            restart = _restart(command, needed)
+            restart = _restart_command(command, needed)
             # each rank has ports of its own, which the script deals out
             if not command.has("runtime.world_size"):
                 folder = shlex.quote(repository.path) if repository else "MODEL_REPOSITORY"
@@ -188,21 +193,21 @@ def ranks_of_triton(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(command.evidence("runtime.command") + engine.evidence("world_size"), values)
 
 
-def _repository(deployment: Deployment, command: Artifact) -> Artifact | None:
+def _started_repository(deployment: Deployment, command: Artifact) -> Artifact | None:
     """Return the Triton repository that a command starts."""
     options = ("option.--model_repo", "option.--model-repository")
     repositories = (
         repository
-        for repository in deployment.of("triton")
-        if any(names(command, option, repository) for option in options)
+        for repository in deployment.of_kinds("triton")
+        if any(names_artifact(command, option, repository) for option in options)
     )
     return next(repositories, None)
 
 
-RUNNERS = ("run.py", "summarize.py", "mmlu.py", "gptManagerBenchmark", "gptSessionBenchmark")
+ENGINE_RUNNERS = ("run.py", "summarize.py", "mmlu.py", "gptManagerBenchmark", "gptSessionBenchmark")
 
 
-@agreement("DX210", "engine", "command")
+@make_agreement("DX210", "engine", "command")
 def ranks_of_runner(deployment: Deployment) -> Iterator[Violation]:
     """A program that opens an engine by itself is started once for each rank of the engine.
 
@@ -212,25 +217,27 @@ def ranks_of_runner(deployment: Deployment) -> Iterator[Violation]:
         program, started = command.text("runtime.command"), command.integer("runtime.world_size")
         if program.startswith("trtllm-") or not any(command.has(f"option.{flag}") for flag in ENGINE_FLAGS):
             continue
-        if started is None and program in RUNNERS and not command.has("runtime.launcher"):
+        if started is None and program in ENGINE_RUNNERS and not command.has("runtime.launcher"):
             started = 1
-        needed = ranks_of(engine)
+        needed = rank_count(engine)
         if started is None or needed is None or started == needed:
             continue
-        certain = program in RUNNERS or started > 1
-        what = f"{program} is started as {counted(started, 'rank')}, but the engine was built for {needed}"
-        remedy = f"start {program} with {counted(needed, 'rank')}"
-        values = {"what": what, "remedy": remedy, "restart": _restart(command, needed)}
+        certain = program in ENGINE_RUNNERS or started > 1
+        what = (
+            f"{program} is started as {format_count(started, 'rank')}, but the engine was built for {needed}"
+        )
+        remedy = f"start {program} with {format_count(needed, 'rank')}"
+        values = {"what": what, "remedy": remedy, "restart": _restart_command(command, needed)}
         yield Violation(
-            stated(command, "runtime.world_size", "runtime.command")
-            + stated(engine, "world_size", "tp_size"),
+            stated_evidence(command, "runtime.world_size", "runtime.command")
+            + stated_evidence(engine, "world_size", "tp_size"),
             values,
             None if certain else Severity.WARNING,
             0.9 if certain else 0.6,
         )
 
 
-@agreement("DX210", "engine", "llm-args", "command")
+@make_agreement("DX210", "engine", "llm-args", "command")
 def same_mapping(deployment: Deployment) -> Iterator[Violation]:
     """A server's parallel sizes are those the engine was built for."""
     for server, engine in served_engines(deployment, "llm-args", "command"):
@@ -251,11 +258,11 @@ def same_mapping(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX210", "engine", "triton")
+@make_agreement("DX210", "engine", "triton")
 def device_ids(deployment: Deployment) -> Iterator[Violation]:
     """Each instance of the Triton model has a GPU for each rank of its engine."""
     for server, engine in served_engines(deployment, "triton"):
-        needed = ranks_of(engine)
+        needed = rank_count(engine)
         nodes = str(server.get("parameter.tensorrt_llm.num_nodes") or "1").strip()
         groups = [
             group for group in server.items("triton.gpu_device_ids") if isinstance(group, list) and group
@@ -264,7 +271,8 @@ def device_ids(deployment: Deployment) -> Iterator[Violation]:
         if needed is None or wrong is None or nodes != "1":
             continue
         yield Violation(
-            server.evidence("triton.gpu_device_ids") + stated(engine, "world_size", "tp_size", "pp_size"),
+            server.evidence("triton.gpu_device_ids")
+            + stated_evidence(engine, "world_size", "tp_size", "pp_size"),
             {
                 "what": f"gpu_device_ids lists {len(wrong)} GPUs ({', '.join(map(str, wrong))}) for an instance, "
                 f"but the engine has {needed} ranks",
@@ -274,7 +282,7 @@ def device_ids(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-@agreement("DX241", "engine", "triton")
+@make_agreement("DX241", "engine", "triton")
 def cross_share(deployment: Deployment) -> Iterator[Violation]:
     """A share of the cache for the encoder is set for encoder-decoder models, and only for them."""
     for server, engine in served_engines(deployment, "triton"):
@@ -284,26 +292,32 @@ def cross_share(deployment: Deployment) -> Iterator[Violation]:
             engine.text("architecture"),
         )
         if has_encoder and not has_fraction:
-            yield _cross(server, engine, "is not set, but the engine has an encoder", "set it, e.g. to 0.5")
-        elif has_fraction and not has_encoder and architecture and architecture not in CROSS_ATTENTION:
-            yield _cross(server, engine, "is set, but the engine has a decoder only", "leave it empty")
+            yield _cross_share_violation(
+                server, engine, "is not set, but the engine has an encoder", "set it, e.g. to 0.5"
+            )
+        elif (
+            has_fraction and not has_encoder and architecture and architecture not in CROSS_ATTENTION_CLASSES
+        ):
+            yield _cross_share_violation(
+                server, engine, "is set, but the engine has a decoder only", "leave it empty"
+            )
 
 
-def _cross(server: Artifact, engine: Artifact, words: str, remedy: str) -> Violation:
+def _cross_share_violation(server: Artifact, engine: Artifact, words: str, remedy: str) -> Violation:
     name = "encoder_decoder" if engine.has("encoder_decoder") else "architecture"
     return Violation(
         server.evidence("runtime.cross_kv_cache_fraction") + engine.evidence(name),
         {
             "what": f"cross_kv_cache_fraction {words}",
             "remedy": f"cross_kv_cache_fraction: {remedy}",
-            "path": place_of(server),
+            "path": server_place(server),
             "verify": f"trtdx inspect {shlex.quote(engine.path)} {shlex.quote(server.path)}",
         },
         confidence=0.9,
     )
 
 
-@agreement("DX872", "engine", *SIDES)
+@make_agreement("DX872", "engine", *SERVER_KINDS)
 def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
     """An attention window is not longer than the sequences it looks at."""
     for server, engine in served_engines(deployment):
@@ -315,7 +329,7 @@ def window_in_reach(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "window": max(windows),
                     "longest": longest,
-                    "server": place_of(server),
-                    **known_paths(deployment, server),
+                    "server": server_place(server),
+                    **pasteable_paths(deployment, server),
                 },
             )

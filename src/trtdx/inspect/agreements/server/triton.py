@@ -6,11 +6,16 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.serving import listed, names, served_engines, stated
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.agreements.serving import (
+    items_and_evidence,
+    names_artifact,
+    served_engines,
+    stated_evidence,
+)
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
-from trtdx.words import counted
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,21 +23,23 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact, Deployment
 
 # Parameters the models cannot do without; the others have defaults that a `${...}` leaves in force.
-REQUIRED = {
+REQUIRED_PARAMETERS = {
     "tensorrt_llm": ("gpt_model_path", "gpt_model_type"),
     "preprocessing": ("tokenizer_dir",),
     "postprocessing": ("tokenizer_dir",),
 }
-UNFILLED = re.compile(r"(?P<model>[^/]+)/config\.pbtxt(?::\d+)?: (?P<key>.+) = (?P<variable>\$\{.*)")
-LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
+UNFILLED_ITEM = re.compile(r"(?P<model>[^/]+)/config\.pbtxt(?::\d+)?: (?P<key>.+) = (?P<variable>\$\{.*)")
+LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 
 
-@agreement("DX219", "triton")
-def filled_in(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX219", "triton")
+def variables_filled(deployment: Deployment) -> Iterator[Violation]:
     """Template variables that a model cannot do without are filled in."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         needed = [
-            item for item in map(str, repository.items("triton.unfilled")) if _is_needed(item, repository)
+            item
+            for item in map(str, repository.items("triton.unfilled"))
+            if _is_required_variable(item, repository)
         ]
         if needed:
             yield Violation(
@@ -45,15 +52,15 @@ def filled_in(deployment: Deployment) -> Iterator[Violation]:
                 {
                     "what": "; ".join(needed[:5])
                     + (f"; and {len(needed) - 5} more" if len(needed) > 5 else ""),
-                    "count": counted(len(needed), "template variable"),
+                    "count": format_count(len(needed), "template variable"),
                     "repository": repository.path,
-                    "command": _filling(repository, needed),
+                    "command": _fill_command(repository, needed),
                 },
             )
 
 
-def _is_needed(item: str, repository: Artifact) -> bool:
-    match = UNFILLED.fullmatch(item)
+def _is_required_variable(item: str, repository: Artifact) -> bool:
+    match = UNFILLED_ITEM.fullmatch(item)
     if match is None:
         return True
     section, _, key = match["key"].partition(".")
@@ -61,10 +68,10 @@ def _is_needed(item: str, repository: Artifact) -> bool:
         return True
     if key == "gpt_model_path" and repository.has("triton.encoder_dir"):
         return False
-    return key in REQUIRED.get(match["model"], ())
+    return key in REQUIRED_PARAMETERS.get(match["model"], ())
 
 
-def _filling(repository: Artifact, needed: list[str]) -> str:
+def _fill_command(repository: Artifact, needed: list[str]) -> str:
     """Return the command that fills the first file's variables, with values to be put in."""
     file = needed[0].partition(":")[0]
     names = [
@@ -76,10 +83,10 @@ def _filling(repository: Artifact, needed: list[str]) -> str:
     )
 
 
-@agreement("DX223", "triton")
+@make_agreement("DX223", "triton")
 def configurations_parse(deployment: Deployment) -> Iterator[Violation]:
     """Each config.pbtxt is a text protobuf that Triton takes."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         for item in map(str, repository.items("triton.unparsed")[:8]):
             file, _, reason = item.partition(": ")
             path = f"{repository.path.rstrip('/')}/{file}"
@@ -90,11 +97,11 @@ def configurations_parse(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX224", "triton")
+@make_agreement("DX224", "triton")
 def files_there(deployment: Deployment) -> Iterator[Violation]:
     """Each model has a version directory with the file its backend loads."""
-    for repository in deployment.of("triton"):
-        words, evidence = listed(repository, "triton.missing_files")
+    for repository in deployment.of_kinds("triton"):
+        words, evidence = items_and_evidence(repository, "triton.missing_files")
         if words:
             models = [str(item).partition(":")[0] for item in repository.items("triton.missing_files")]
             folders = " ".join(
@@ -103,10 +110,10 @@ def files_there(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(evidence, {"what": words, "folders": folders, "repository": repository.path})
 
 
-@agreement("DX225", "triton")
+@make_agreement("DX225", "triton")
 def names_agree(deployment: Deployment) -> Iterator[Violation]:
     """A model's name is its folder's, and a name in an ensemble or a BLS model is a model's."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         items = [*repository.items("triton.name_mismatch")]
         items += [
             item
@@ -114,21 +121,21 @@ def names_agree(deployment: Deployment) -> Iterator[Violation]:
             if "not in the repository" in str(item)
         ]
         if items:
-            where = _where(repository, "triton.name_mismatch", "triton.ensemble_unknown")
+            where = _fact_place(repository, "triton.name_mismatch", "triton.ensemble_unknown")
             yield Violation(
                 tuple(Evidence(where, str(item)) for item in items[:8]),
                 {"what": "; ".join(map(str, items[:5])), "repository": repository.path},
             )
 
 
-def _where(repository: Artifact, *names: str) -> str:
+def _fact_place(repository: Artifact, *names: str) -> str:
     return next((repository.facts[name].where for name in names if name in repository.facts), repository.path)
 
 
-@agreement("DX238", "triton")
+@make_agreement("DX238", "triton")
 def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
     """The tensors an ensemble connects are there, and have one type on both sides."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         items = [
             item
             for item in repository.items("triton.ensemble_unknown")
@@ -136,7 +143,7 @@ def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
         ]
         items += repository.items("triton.type_mismatches")
         if items:
-            where = _where(repository, "triton.type_mismatches", "triton.ensemble_unknown")
+            where = _fact_place(repository, "triton.type_mismatches", "triton.ensemble_unknown")
             yield Violation(
                 tuple(Evidence(where, str(item)) for item in items[:8]),
                 {
@@ -147,12 +154,12 @@ def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX238", "triton", "engine")
+@make_agreement("DX238", "triton", "engine")
 def logits_type(deployment: Deployment) -> Iterator[Violation]:
     """Triton declares logits in the type in which the engine returns them."""
     for repository, engine in served_engines(deployment, "triton"):
         engine_type, declared = (
-            LOGITS.get(engine.text("logits_dtype")),
+            LOGITS_TYPES.get(engine.text("logits_dtype")),
             repository.text("triton.logits_datatype"),
         )
         if engine_type and declared and declared != engine_type:
@@ -168,10 +175,10 @@ def logits_type(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX217", "triton")
+@make_agreement("DX217", "triton")
 def streaming_throughout(deployment: Deployment) -> Iterator[Violation]:
     """The BLS model and the model it calls are both decoupled, or both not."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         modes = repository.table("triton.decoupled_by_model")
         name = str(repository.get("parameter.tensorrt_llm_bls.tensorrt_llm_model_name") or "tensorrt_llm")
         called, caller = modes.get(name), modes.get("tensorrt_llm_bls")
@@ -180,7 +187,7 @@ def streaming_throughout(deployment: Deployment) -> Iterator[Violation]:
         yield Violation(
             repository.evidence("triton.decoupled_by_model"),
             {
-                "what": f"tensorrt_llm_bls is {_mode(caller)}, but {name}, which it calls, is {_mode(called)}",
+                "what": f"tensorrt_llm_bls is {_decoupled_words(caller)}, but {name}, which it calls, is {_decoupled_words(called)}",
                 "effect": "streaming requests to tensorrt_llm_bls fail"
                 if caller
                 else "every request to tensorrt_llm_bls fails",
@@ -189,14 +196,14 @@ def streaming_throughout(deployment: Deployment) -> Iterator[Violation]:
         )
 
 
-def _mode(is_decoupled: object) -> str:
+def _decoupled_words(is_decoupled: object) -> str:
     return "decoupled" if is_decoupled else "not decoupled"
 
 
-@agreement("DX237", "triton")
+@make_agreement("DX237", "triton")
 def ensemble_batches(deployment: Deployment) -> Iterator[Violation]:
     """An ensemble allows no larger batch than each model in it."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         sizes, limits = repository.table("triton.max_batch_sizes"), repository.table("triton.ensemble_limits")
         for name, limit in limits.items():
             size = sizes.get(name)
@@ -207,7 +214,7 @@ def ensemble_batches(deployment: Deployment) -> Iterator[Violation]:
                 )
 
 
-@agreement("DX885", "triton", "engine")
+@make_agreement("DX885", "triton", "engine")
 def batch_of_engine(deployment: Deployment) -> Iterator[Violation]:
     """Triton sends the engine no more requests than it takes at once."""
     for repository, engine in served_engines(deployment, "triton"):
@@ -219,10 +226,10 @@ def batch_of_engine(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX887", "triton")
+@make_agreement("DX887", "triton")
 def one_tokenizer(deployment: Deployment) -> Iterator[Violation]:
     """Texts are turned into ids and back by the same tokenizer."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         folders = repository.table("triton.tokenizer_dirs")
         before, after = folders.get("preprocessing"), folders.get("postprocessing")
         if before and after and str(before).rstrip("/") != str(after).rstrip("/"):
@@ -233,22 +240,24 @@ def one_tokenizer(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX888", "triton")
+@make_agreement("DX888", "triton")
 def paths_there(deployment: Deployment) -> Iterator[Violation]:
     """The engine and the tokenizer that a repository names are there."""
-    for repository in deployment.of("triton"):
-        words, evidence = listed(repository, "triton.paths_missing")
+    for repository in deployment.of_kinds("triton"):
+        words, evidence = items_and_evidence(repository, "triton.paths_missing")
         if words:
             yield Violation(evidence, {"what": words, "repository": repository.path}, confidence=0.8)
 
 
-@agreement("DX889", "triton", "engine", needs=("triton",))
+@make_agreement("DX889", "triton", "engine", needs=("triton",))
 def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
     """What Triton's gpt_model_path names is an engine directory."""
-    for repository in deployment.of("triton"):
+    for repository in deployment.of_kinds("triton"):
         path = repository.text("triton.engine_dir").rstrip("/")
         here = (
-            artifact for artifact in deployment.artifacts if names(repository, "triton.engine_dir", artifact)
+            artifact
+            for artifact in deployment.artifacts
+            if names_artifact(repository, "triton.engine_dir", artifact)
         )
         named = next(here, None)
         if path and named is not None and named.kind not in ("engine", "triton"):
@@ -256,11 +265,11 @@ def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
             yield Violation(repository.evidence("triton.engine_dir"), values)
 
 
-@agreement("DX241", "triton")
+@make_agreement("DX241", "triton")
 def parameters_readable(deployment: Deployment) -> Iterator[Violation]:
     """Parameters have values that the backend can read."""
-    for repository in deployment.of("triton"):
-        words, evidence = listed(repository, "triton.invalid_parameters")
+    for repository in deployment.of_kinds("triton"):
+        words, evidence = items_and_evidence(repository, "triton.invalid_parameters")
         if words:
             is_fatal = "gpt_model_type" in words or "guided_decoding_backend" in words
             yield Violation(
@@ -275,13 +284,13 @@ def parameters_readable(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-@agreement("DX215", "triton", "engine")
-def inflight(deployment: Deployment) -> Iterator[Violation]:
+@make_agreement("DX215", "triton", "engine")
+def inflight_batching(deployment: Deployment) -> Iterator[Violation]:
     """In-flight batching has an engine with packed input and a paged cache."""
     for repository, engine in served_engines(deployment, "triton"):
         if not repository.text("triton.batching").startswith("inflight"):
             continue
-        lack = _inflight_lack(engine)
+        lack = _missing_for_inflight(engine)
         if lack:
             yield Violation(
                 repository.evidence("triton.batching") + engine.evidence(lack[0]),
@@ -289,7 +298,7 @@ def inflight(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-def _inflight_lack(engine: Artifact) -> tuple[str, str] | None:
+def _missing_for_inflight(engine: Artifact) -> tuple[str, str] | None:
     if engine.get("plugin.remove_input_padding") is False:
         return "plugin.remove_input_padding", "without packed input (remove_input_padding)"
     if engine.text("kv_cache_type").rpartition(".")[2].lower() == "continuous":
@@ -297,7 +306,7 @@ def _inflight_lack(engine: Artifact) -> tuple[str, str] | None:
     return None
 
 
-@agreement("DX892", "triton", "engine")
+@make_agreement("DX892", "triton", "engine")
 def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
     """An engine that can take requests in flight is served that way."""
     for repository, engine in served_engines(deployment, "triton"):
@@ -305,10 +314,10 @@ def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
             "kv_cache_type"
         ).lower().endswith("paged")
         if repository.text("triton.batching").lower() == "v1" and can:
-            lost = [words for name, words in LOST if repository.get(name) is True]
+            lost = [words for name, words in LOST_FEATURES if repository.get(name) is True]
             yield Violation(
                 repository.evidence("triton.batching")
-                + stated(engine, "plugin.remove_input_padding", "kv_cache_type"),
+                + stated_evidence(engine, "plugin.remove_input_padding", "kv_cache_type"),
                 {
                     "lost": f" ({' and '.join(lost)} are asked for as well)" if lost else "",
                     "repository": repository.path,
@@ -316,4 +325,4 @@ def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
             )
 
 
-LOST = (("runtime.chunked_context", "chunked context"), ("triton.decoupled", "streaming"))
+LOST_FEATURES = (("runtime.chunked_context", "chunked context"), ("triton.decoupled", "streaming"))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from trtdx.inspect.agreements.agreement import agreement
-from trtdx.inspect.agreements.serving import SIDES, release_of, server_words, servers
-from trtdx.inspect.facts.options import table
+from trtdx.inspect.agreements.agreement import make_agreement
+from trtdx.inspect.agreements.serving import SERVER_KINDS, server_release, server_words, serving_artifacts
+from trtdx.inspect.facts.options import option_table
 from trtdx.knowledge.versions import parsed
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
@@ -21,24 +21,28 @@ if TYPE_CHECKING:
 KEY_LISTS = ("runtime.unknown_keys", "runtime.renamed_keys", "runtime.removed_keys")
 
 
-@agreement("DX246", *SIDES)
+@make_agreement("DX246", *SERVER_KINDS)
 def known_options(deployment: Deployment) -> Iterator[Violation]:
     """Options are those the release that reads them has."""
-    for server in servers(deployment):
+    for server in serving_artifacts(deployment):
         words = [str(item) for name in KEY_LISTS for item in server.items(name)]
-        release = release_of(deployment, server)
+        release = server_release(deployment, server)
         flags = [word for word in words if word.startswith("-")]
         keys = [word for word in words if not word.startswith("-")]
         if keys:
-            severity, confidence = _gravity(server, release)
-            values = {"consequence": _consequence(release), "why": KEYS_WHY, "command": KEYS_COMMAND}
-            yield _unknown(server, keys, release, values)._replace(severity=severity, confidence=confidence)
+            severity, confidence = _key_severity(server, release)
+            values = {"consequence": _render_consequence(release), "why": KEYS_WHY, "command": KEYS_COMMAND}
+            yield _unknown_violation(server, keys, release, values)._replace(
+                severity=severity, confidence=confidence
+            )
         if flags:
-            severity, confidence = _gravity_of_flags(release, flags)
+            severity, confidence = _flag_severity(release, flags)
             program = server.text("runtime.command") or "trtllm-serve"
             values = {"consequence": "the program refuses to start", "why": FLAGS_WHY}
-            values["command"] = f"{HELP.get(program, program)} --help"
-            yield _unknown(server, flags, release, values)._replace(severity=severity, confidence=confidence)
+            values["command"] = f"{HELP_COMMANDS.get(program, program)} --help"
+            yield _unknown_violation(server, flags, release, values)._replace(
+                severity=severity, confidence=confidence
+            )
 
 
 KEYS_WHY = (
@@ -50,13 +54,13 @@ FLAGS_WHY = (
     "The program takes its own flags only, with underscores, and ends with 'No such option' at any other one; flags of "
     "other servers have other names here, and options without a flag stand in the --config file."
 )
-HELP = {"trtllm-serve": "trtllm-serve serve"}
+HELP_COMMANDS = {"trtllm-serve": "trtllm-serve serve"}
 
 
-def _unknown(server: Artifact, words: list[str], release: str, values: dict[str, str]) -> Violation:
+def _unknown_violation(server: Artifact, words: list[str], release: str, values: dict[str, str]) -> Violation:
     more = f"; and {len(words) - 5} more" if len(words) > 5 else ""
     return Violation(
-        tuple(_evidence_of(server, word) for word in words[:8]),
+        tuple(_option_evidence(server, word) for word in words[:8]),
         {
             "what": "; ".join(words[:5]) + more,
             "release": f"TensorRT-LLM {release}" if release else "TensorRT-LLM of today",
@@ -66,37 +70,39 @@ def _unknown(server: Artifact, words: list[str], release: str, values: dict[str,
     )
 
 
-def _gravity_of_flags(release: str, flags: list[str]) -> tuple[Severity, float]:
+def _flag_severity(release: str, flags: list[str]) -> tuple[Severity, float]:
     """Return how sure it is that the program refuses its flags; a later release may have them."""
     version = parsed(release)
     if version is None:
         meant = all("did you mean" in flag for flag in flags)
         return (Severity.ERROR, 0.9) if meant else (Severity.WARNING, 0.75)
-    return (Severity.WARNING, 0.6) if version > Version(table().releases[-1]) else (Severity.ERROR, 0.95)
+    return (
+        (Severity.WARNING, 0.6) if version > Version(option_table().releases[-1]) else (Severity.ERROR, 0.95)
+    )
 
 
-def _gravity(server: Artifact, release: str) -> tuple[Severity, float]:
+def _key_severity(server: Artifact, release: str) -> tuple[Severity, float]:
     """Return how sure it is that this stops the start: an old name works in an old release."""
-    version, newest = parsed(release), Version(table().releases[-1])
+    version, newest = parsed(release), Version(option_table().releases[-1])
     if version is None:
         is_new = all("did you mean" in item for item in server.items("runtime.unknown_keys"))
         certain = server.has("runtime.unknown_keys") and is_new
         return (Severity.ERROR, 0.9) if certain else (Severity.WARNING, 0.75)
     if version > newest:
         return Severity.WARNING, 0.6
-    if version <= Version(table().top_level_ignored_until):
+    if version <= Version(option_table().top_level_ignored_until):
         return Severity.WARNING, 0.9
     return Severity.ERROR, 0.95
 
 
-def _consequence(release: str) -> str:
+def _render_consequence(release: str) -> str:
     version = parsed(release)
-    if version is not None and version <= Version(table().top_level_ignored_until):
+    if version is not None and version <= Version(option_table().top_level_ignored_until):
         return f"{release} drops them without a word"
     return "the start is refused"
 
 
-def _evidence_of(server: Artifact, words: str) -> Evidence:
+def _option_evidence(server: Artifact, words: str) -> Evidence:
     """Return the place of an option by the words said about it, which begin with its name."""
     key = words.partition(": ")[0]
     for name, fact in server.facts.items():
@@ -105,15 +111,15 @@ def _evidence_of(server: Artifact, words: str) -> Evidence:
     return Evidence(server.path, words)
 
 
-@agreement("DX154", "command")
+@make_agreement("DX154", "command")
 def known_build_flags(deployment: Deployment) -> Iterator[Violation]:
     """The flags of trtllm-build are those its release has."""
-    for command in deployment.of("command"):
+    for command in deployment.of_kinds("command"):
         lists = ("runtime.unknown_keys", "runtime.invalid_values")
         words = [str(item) for name in lists for item in command.items(name)]
         if words and command.text("runtime.command").startswith("trtllm-build"):
             yield Violation(
-                tuple(_evidence_of(command, word) for word in words[:8]),
+                tuple(_option_evidence(command, word) for word in words[:8]),
                 {"what": "; ".join(words[:5])},
                 confidence=0.9,
             )

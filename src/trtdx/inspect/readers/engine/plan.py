@@ -5,27 +5,27 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from trtdx.formats.tensorrt.plan import (
+from trtdx.formats.tensorrt.plan_header import (
     FOREIGN,
     LFS_POINTER,
     OVERLONG,
     PRODUCTS,
     TRUNCATED,
     UNREADABLE,
-    read_header,
+    read_plan_header,
 )
-from trtdx.inspect.facts.artifact import Artifact, Facts
-from trtdx.inspect.readers import Found, Reader
+from trtdx.inspect.facts.artifact import Artifact, FactCollector
+from trtdx.inspect.readers import ArtifactReader, PathProbe
 
 if TYPE_CHECKING:
-    from trtdx.formats.tensorrt.plan import PlanHeader
+    from trtdx.formats.tensorrt.plan_header import PlanHeader
     from trtdx.host import Host
 
 
-SUFFIXES = (".engine", ".plan", ".trt")
+PLAN_SUFFIXES = (".engine", ".plan", ".trt")
 
 
-FACT_OF_FAULT = {
+FACT_BY_PLAN_FAULT = {
     TRUNCATED: "plan.truncated",
     OVERLONG: "plan.overlong",
     FOREIGN: "plan.foreign",
@@ -33,30 +33,30 @@ FACT_OF_FAULT = {
 }
 
 
-def _recognise(_: Host, here: Found) -> bool:
-    if here.is_directory:
+def _is_plan(_: Host, probe: PathProbe) -> bool:
+    if probe.is_directory:
         return False
-    return here.start[:4] in PRODUCTS or posixpath.splitext(here.path)[1].lower() in SUFFIXES
+    return probe.start[:4] in PRODUCTS or posixpath.splitext(probe.path)[1].lower() in PLAN_SUFFIXES
 
 
-def _read(host: Host, path: str) -> Artifact:
+def _read_plan(host: Host, path: str) -> Artifact:
     """Return one plan file as an artifact."""
-    header, facts = read_header(host, path), Facts()
+    header, facts = read_plan_header(host, path), FactCollector()
     put_plan_facts(facts, {path: header})
     if header.version:
         facts.put("plan.version", header.version, f"{path}: bytes 24 to 27")
     facts.put("plan.stated_bytes", header.stated_bytes, f"{path}: bytes 16 to 23")
     unread = (header.problem,) if header.fault == UNREADABLE else ()
-    return Artifact("plan", path, facts.done(), unread=unread)
+    return Artifact("plan", path, facts.to_dict(), unread=unread)
 
 
-def put_plan_facts(facts: Facts, headers: dict[str, PlanHeader]) -> None:
+def put_plan_facts(facts: FactCollector, headers: dict[str, PlanHeader]) -> None:
     """Put what the plans at these paths say, those of all ranks together."""
     for path, header in headers.items():
         name = posixpath.basename(path)
-        if header.fault in FACT_OF_FAULT:
+        if header.fault in FACT_BY_PLAN_FAULT:
             fault_text = name if header.fault == LFS_POINTER else f"{name}: {header.problem}"
-            facts.add(FACT_OF_FAULT[header.fault], fault_text, path)
+            facts.add(FACT_BY_PLAN_FAULT[header.fault], fault_text, path)
     sound = {path: header for path, header in headers.items() if header.product}
     if not sound:
         return
@@ -77,6 +77,6 @@ def put_plan_facts(facts: Facts, headers: dict[str, PlanHeader]) -> None:
         )
 
 
-READER = Reader(
-    "plan", "a TensorRT or TensorRT-RTX plan (a file that begins with ftrt or vtrt)", _recognise, _read
+READER = ArtifactReader(
+    "plan", "a TensorRT or TensorRT-RTX plan (a file that begins with ftrt or vtrt)", _is_plan, _read_plan
 )

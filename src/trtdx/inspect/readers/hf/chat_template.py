@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trtdx.formats.documents import Document
-    from trtdx.inspect.readers.folder import Folder
+    from trtdx.inspect.readers.folder import ArtifactFolder
     from trtdx.inspect.readers.hf.tokenizer import Vocabulary
 
-MOST_BYTES = 1 << 20
-RENAMED = re.compile(r"\bset\s+(?:eos|bos)_token\b")  # a template that gives these names its own tokens
+MAX_TEMPLATE_BYTES = 1 << 20
+TOKEN_REASSIGNED = re.compile(
+    r"\bset\s+(?:eos|bos)_token\b"
+)  # a template that gives these names its own tokens
 
 
-def put_template(
-    folder: Folder, vocabulary: Vocabulary, config: Document | None, tokens: dict[str, str]
+def put_chat_template(
+    folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None, tokens: dict[str, str]
 ) -> None:
     """Put the chat template and what it says of tokens, where there is one."""
-    template = _template(folder, config)
+    template = _template_in_force(folder, config)
     if template is None:
         return
     from trtdx.formats.jinja import TemplateError, parse_template
@@ -33,28 +35,28 @@ def put_template(
     if tree is None:
         return
     with suppress(TemplateError, RecursionError):
-        turn_end = turn_end_token(tree, vocabulary.special, {} if RENAMED.search(source) else tokens)
-        unknown = unknown_tokens(tree, vocabulary) if vocabulary.whole else []
-        folder.put_list("tokenizer.template_unknown_tokens", unknown, where)
+        turn_end = turn_end_token(tree, vocabulary.special, {} if TOKEN_REASSIGNED.search(source) else tokens)
+        unknown = unknown_tokens(tree, vocabulary) if vocabulary.is_complete else []
+        folder.put_list_fact("tokenizer.template_unknown_tokens", unknown, where)
         if turn_end:
             folder.facts.put("tokenizer.turn_end", turn_end, where)
-            folder.facts.put("tokenizer.turn_end_id", vocabulary.id_of(turn_end), where)
+            folder.facts.put("tokenizer.turn_end_id", vocabulary.token_id(turn_end), where)
 
 
-def _template(folder: Folder, config: Document | None) -> tuple[str, str] | None:
+def _template_in_force(folder: ArtifactFolder, config: Document | None) -> tuple[str, str] | None:
     """Return the template in force; transformers takes chat_template.jinja before tokenizer_config.json."""
-    text = folder.text("chat_template.jinja", MOST_BYTES)
+    text = folder.read_text("chat_template.jinja", MAX_TEMPLATE_BYTES)
     if text:
-        return text, folder.at("chat_template.jinja")
-    documents = (config, folder.document("chat_template.json"))
+        return text, folder.path_of("chat_template.jinja")
+    documents = (config, folder.read_json_object("chat_template.json"))
     for document in documents:
-        chosen = _chosen(document.at("chat_template")) if document else None
+        chosen = _default_template(document.value_at("chat_template")) if document else None
         if document and chosen:
-            return chosen, document.where("chat_template")
+            return chosen, document.place_of("chat_template")
     return None
 
 
-def _chosen(value: Any) -> str | None:
+def _default_template(value: Any) -> str | None:
     """Return the one template, or the default among several that have names."""
     if isinstance(value, str):
         return value

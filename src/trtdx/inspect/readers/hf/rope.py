@@ -5,35 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trtdx.inspect.facts.artifact import Facts
-    from trtdx.inspect.readers.hf.config import ModelConfig, Stated
+    from trtdx.inspect.facts.artifact import FactCollector
+    from trtdx.inspect.readers.hf.model_config import ModelConfig, StatedValue
 
-BASES = ("rope_theta", "rotary_emb_base", "rotary_base", "rope_parameters.rope_theta")
-SHARES = ("partial_rotary_factor", "rotary_pct", "rotary_percent", "rope_parameters.partial_rotary_factor")
+ROTARY_BASE_KEYS = ("rope_theta", "rotary_emb_base", "rotary_base", "rope_parameters.rope_theta")
+ROTARY_SHARE_KEYS = (
+    "partial_rotary_factor",
+    "rotary_pct",
+    "rotary_percent",
+    "rope_parameters.partial_rotary_factor",
+)
 NOT_SCALING = {"type", "rope_type", "rope_theta", "partial_rotary_factor", "attn_factor_default"}
 FULL_ATTENTION = "rope_parameters.full_attention"  # Gemma 3 has one table for each type of layer
-LEARNED = {"gpt2", "opt", "gpt_bigcode", "whisper", "bart"}
-ALIBI = {"bloom"}
-PLAIN_ROTARY = {
+LEARNED_POSITION_MODELS = {"gpt2", "opt", "gpt_bigcode", "whisper", "bart"}
+ALIBI_MODELS = {"bloom"}
+PLAIN_ROTARY_MODELS = {
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "phi3",
     "gpt_neox", "nemotron",
 }  # fmt: skip
-SAME_POSITIONS = {"", "llama3", "linear", "dynamic"}  # scalings TensorRT-LLM keeps under rope_gpt_neox
+GPT_NEOX_SCALINGS = {"", "llama3", "linear", "dynamic"}  # scalings TensorRT-LLM keeps under rope_gpt_neox
 
 
-def put_rope(facts: Facts, config: ModelConfig) -> None:
+def put_rope_facts(facts: FactCollector, config: ModelConfig) -> None:
     """Put the base, the rotated part of a head and the scaling in its canonical form."""
-    base = config.find(f"{FULL_ATTENTION}.rope_theta", *BASES)
+    base = config.find(f"{FULL_ATTENTION}.rope_theta", *ROTARY_BASE_KEYS)
     if base is not None and not isinstance(base.value, list):  # a list has one for each layer
         facts.put("rotary_base", base.value, base.where)
     _put_rotary_dim(facts, config)
     stated = config.find(FULL_ATTENTION, "rope_parameters", "rope_scaling")
     if stated is not None:
-        facts.put("rope_scaling", _scaling(stated, config), stated.where)
-    _put_kind(facts, config)
+        facts.put("rope_scaling", _canonical_scaling(stated, config), stated.where)
+    _put_position_embedding(facts, config)
 
 
-def _scaling(stated: Stated, config: ModelConfig) -> Any:
+def _canonical_scaling(stated: StatedValue, config: ModelConfig) -> Any:
     """Return the scaling as {"type": ..., "factor": ..., ...}, or None where the table scales nothing."""
     table = stated.value
     if not isinstance(table, dict):
@@ -52,28 +57,28 @@ def _scaling(stated: Stated, config: ModelConfig) -> Any:
     return {"type": kind, **scaling}
 
 
-def _put_rotary_dim(facts: Facts, config: ModelConfig) -> None:
+def _put_rotary_dim(facts: FactCollector, config: ModelConfig) -> None:
     stated = config.find("rotary_dim")
     if stated is not None:
         facts.put("rotary_dim", stated.value, stated.where)
         return
-    share = config.find(f"{FULL_ATTENTION}.partial_rotary_factor", *SHARES)
+    share = config.find(f"{FULL_ATTENTION}.partial_rotary_factor", *ROTARY_SHARE_KEYS)
     size = facts.get("head_size")
     if share is None or size is None or not isinstance(share.value, (int, float)) or not 0 < share.value <= 1:
         return
     facts.put("rotary_dim", int(size * share.value), share.where)
 
 
-def _put_kind(facts: Facts, config: ModelConfig) -> None:
+def _put_position_embedding(facts: FactCollector, config: ModelConfig) -> None:
     """Put the kind of position embedding in TensorRT-LLM's words, for families where it is certain."""
     model_type = config.model_type
-    where = config.document.where("model_type")
+    where = config.document.place_of("model_type")
     scaling = facts.get("rope_scaling") or {}
-    if model_type in LEARNED:
+    if model_type in LEARNED_POSITION_MODELS:
         facts.put("position_embedding", "learned_absolute", where)
     elif model_type == "falcon" and config.get("alibi") is True:
-        facts.put("position_embedding", "alibi_with_scale", config.document.where("alibi"))
-    elif model_type in ALIBI:
+        facts.put("position_embedding", "alibi_with_scale", config.document.place_of("alibi"))
+    elif model_type in ALIBI_MODELS:
         facts.put("position_embedding", "alibi", where)
-    elif model_type in PLAIN_ROTARY and str(scaling.get("type", "")) in SAME_POSITIONS:
+    elif model_type in PLAIN_ROTARY_MODELS and str(scaling.get("type", "")) in GPT_NEOX_SCALINGS:
         facts.put("position_embedding", "rope_gpt_neox", where)

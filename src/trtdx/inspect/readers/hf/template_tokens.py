@@ -33,7 +33,7 @@ def unknown_tokens(template: nodes.Template, vocabulary: Vocabulary) -> list[str
     written = dict.fromkeys(
         token for text in _written_texts(template.body) for token in PIPED_TOKEN.findall(text)
     )
-    return [token for token in written if not vocabulary.known(token) and "tool" not in token]
+    return [token for token in written if not vocabulary.has_token(token) and "tool" not in token]
 
 
 def _written_texts(body: list[nodes.Node]) -> Iterator[str]:

@@ -7,47 +7,51 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.formats.sentencepiece import is_tiktoken, pieces_from_model, size_from_tiktoken
-from trtdx.inspect.readers.hf.chat_template import put_template
+from trtdx.formats.sentencepiece import is_tiktoken, pieces_from_sentencepiece, vocab_size_from_tiktoken
+from trtdx.inspect.readers.hf.chat_template import put_chat_template
 
 if TYPE_CHECKING:
     from trtdx.formats.documents import Document
-    from trtdx.inspect.readers.folder import Folder
+    from trtdx.inspect.readers.folder import ArtifactFolder
 
-SENTENCEPIECE = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
+SENTENCEPIECE_FILES = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "sentencepiece.model")
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "vocab.txt", "tekken.json", "chat_template.jinja", "chat_template.json", *SENTENCEPIECE,
+    "merges.txt", "vocab.txt", "tekken.json", "chat_template.jinja", "chat_template.json", *SENTENCEPIECE_FILES,
 )  # fmt: skip
-VOCABULARIES = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", *SENTENCEPIECE)
-MOST_VOCABULARY_BYTES = 64 << 20
-MOST_ID = 1 << 26  # beyond it an id is damage, not a token
-MOST_LENGTH = 1 << 40  # "no limit" is written as 1e30
+VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tekken.json", *SENTENCEPIECE_FILES)
+MAX_VOCABULARY_BYTES = 64 << 20
+MAX_TOKEN_ID = 1 << 26  # beyond it an id is damage, not a token
+MAX_MODEL_LENGTH = 1 << 40  # "no limit" is written as 1e30
 # Tokens that a processor puts in for images and sounds; a text-only model of the family has no row for them.
-PLACEHOLDER = re.compile(r"(?i)<.*(?:image|img|audio|video|vision|soft_token|speech).*>")
-ORDINARY = re.compile(r"[^<>\[\]|\s]+")
+PLACEHOLDER_TOKEN = re.compile(r"(?i)<.*(?:image|img|audio|video|vision|soft_token|speech).*>")
+ORDINARY_TEXT = re.compile(r"[^<>\[\]|\s]+")
 # Tokens by which the turn of a speaker ends; base models end a text with another one.
-TURN_ENDS = (
+TURN_END_TOKENS = (
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<end_of_turn>", "<turn|>", "<|end|>", "<|END_OF_TURN_TOKEN|>",
     "<|end_of_role|>", "<|role_end|>", "[e~[", "<|user|>", "<|observation|>",
 )  # fmt: skip
-BOS_BY_SWITCH = ("Llama", "CodeLlama", "Gemma")  # classes that rewrite the post-processor by add_bos_token
+BOS_SWITCH_CLASSES = (
+    "Llama",
+    "CodeLlama",
+    "Gemma",
+)  # classes that rewrite the post-processor by add_bos_token
 
 
-class _Added(msgspec.Struct):
+class _AddedToken(msgspec.Struct):
     content: str
     id: int
 
 
-class _Model(msgspec.Struct):
+class _TokenizerModel(msgspec.Struct):
     vocab: dict[str, int] | list[tuple[str, float]]
 
 
 class _TokenizerFile(msgspec.Struct):
     """The parts of tokenizer.json that are needed; merges are many and are not kept."""
 
-    model: _Model
-    added_tokens: list[_Added] = []
+    model: _TokenizerModel
+    added_tokens: list[_AddedToken] = []
     post_processor: Any = None
 
 
@@ -59,57 +63,57 @@ class Vocabulary:
         self.special: dict[str, int] = {}
         self.size = 0
         self.where = ""
-        self.whole = False  # whether ids has every token, so that an absent one is absent
+        self.is_complete = False  # whether ids has every token, so that an absent one is absent
         self.post_processor: Any = None
 
-    def known(self, token: str) -> bool:
+    def has_token(self, token: str) -> bool:
         return token in self.special or token in self.ids
 
-    def id_of(self, token: str) -> int | None:
+    def token_id(self, token: str) -> int | None:
         return self.special.get(token, self.ids.get(token))
 
-    def add(self, token: str, at: int, where: str) -> None:
+    def add_token(self, token: str, token_id: int, where: str) -> None:
         """Take in an added token; ids beyond any vocabulary are damage and left out."""
-        if 0 <= at < MOST_ID:
-            self.special[token] = at
-            self.grow(at + 1, where)
+        if 0 <= token_id < MAX_TOKEN_ID:
+            self.special[token] = token_id
+            self.grow_to(token_id + 1, where)
 
-    def grow(self, size: int, where: str) -> None:
+    def grow_to(self, size: int, where: str) -> None:
         if size > self.size:
             self.size, self.where = size, where
 
 
-def tokenizer_files(folder: Folder) -> list[str]:
+def tokenizer_files(folder: ArtifactFolder) -> list[str]:
     named = [name for name in TOKENIZER_FILES if name in folder.names]
     return named + sorted(
         name for name in folder.names if name.endswith(".tiktoken") or name == "tiktoken.model"
     )
 
 
-def read_tokenizer(folder: Folder) -> None:
+def read_tokenizer(folder: ArtifactFolder) -> None:
     """Put every tokenizer.* fact; a directory without such files states that it has none."""
     files = tokenizer_files(folder)
     folder.facts.put("tokenizer.files", files, folder.path)
     if not files:
         return
-    config = folder.document("tokenizer_config.json")
-    specials = folder.document("special_tokens_map.json")
+    config = folder.read_json_object("tokenizer_config.json")
+    specials = folder.read_json_object("special_tokens_map.json")
     vocabulary = read_vocabulary(folder, files)
-    _take_added(folder, vocabulary, config)
+    _take_added_tokens(folder, vocabulary, config)
     if vocabulary.size:
         folder.facts.put("tokenizer.size", vocabulary.size, vocabulary.where)
         _put_text_size(folder, vocabulary)
-    tokens = _put_special(folder, vocabulary, config, specials)
-    _put_text_eos(folder, vocabulary, tokens.get("eos"))
-    _put_ends_turn(folder, vocabulary, tokens.get("eos"))
-    _put_config(folder, config)
-    _put_adds_bos(folder, vocabulary, config, tokens.get("bos"))
-    put_template(folder, vocabulary, config, tokens)
+    tokens = _put_special_tokens(folder, vocabulary, config, specials)
+    _put_ordinary_eos(folder, vocabulary, tokens.get("eos"))
+    _put_turn_end(folder, vocabulary, tokens.get("eos"))
+    _put_tokenizer_config(folder, config)
+    _put_bos_switch(folder, vocabulary, config, tokens.get("bos"))
+    put_chat_template(folder, vocabulary, config, tokens)
 
 
-def _put_text_size(folder: Folder, vocabulary: Vocabulary) -> None:
+def _put_text_size(folder: ArtifactFolder, vocabulary: Vocabulary) -> None:
     """Put the size without placeholders at the end of the vocabulary, where there are such."""
-    placeholder_ids = {at for token, at in vocabulary.special.items() if PLACEHOLDER.fullmatch(token)}
+    placeholder_ids = {at for token, at in vocabulary.special.items() if PLACEHOLDER_TOKEN.fullmatch(token)}
     size = vocabulary.size
     while size - 1 in placeholder_ids:
         size -= 1
@@ -117,168 +121,183 @@ def _put_text_size(folder: Folder, vocabulary: Vocabulary) -> None:
         folder.facts.put("tokenizer.text_size", size, vocabulary.where)
 
 
-def _put_text_eos(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> None:
+def _put_ordinary_eos(folder: ArtifactFolder, vocabulary: Vocabulary, eos: str | None) -> None:
     """Put the ends of generation_config.json that are ordinary text, beside an end token that is special."""
     named = folder.facts.get("generation.eos_ids")
-    if not vocabulary.whole or eos not in vocabulary.special or not isinstance(named, list):
+    if not vocabulary.is_complete or eos not in vocabulary.special or not isinstance(named, list):
         return
     text_ids = {at for at in named if isinstance(at, int)} - set(vocabulary.special.values())
     text = [
         f"{at} ({token})"
         for token, at in vocabulary.ids.items()
-        if at in text_ids and ORDINARY.fullmatch(token)
+        if at in text_ids and ORDINARY_TEXT.fullmatch(token)
     ]
-    folder.put_list("tokenizer.text_eos", text, folder.at("generation_config.json") + ": eos_token_id")
+    folder.put_list_fact(
+        "tokenizer.text_eos", text, folder.path_of("generation_config.json") + ": eos_token_id"
+    )
 
 
-def _put_ends_turn(folder: Folder, vocabulary: Vocabulary, eos: str | None) -> None:
+def _put_turn_end(folder: ArtifactFolder, vocabulary: Vocabulary, eos: str | None) -> None:
     """Put the token that ends a speaker's turn where answers end with it: only models for chat are saved so."""
     named = folder.facts.get("generation.eos_ids")
     ids = named if isinstance(named, list) else []
-    if eos in TURN_ENDS:
-        folder.facts.put("tokenizer.ends_turn", eos, folder.at("tokenizer_config.json") + ": eos_token")
+    if eos in TURN_END_TOKENS:
+        folder.facts.put("tokenizer.ends_turn", eos, folder.path_of("tokenizer_config.json") + ": eos_token")
         return
-    turn_end = next((token for token in TURN_ENDS if vocabulary.id_of(token) in ids), None)
-    if turn_end is not None and vocabulary.id_of(turn_end) is not None:
+    turn_end = next((token for token in TURN_END_TOKENS if vocabulary.token_id(token) in ids), None)
+    if turn_end is not None and vocabulary.token_id(turn_end) is not None:
         folder.facts.put(
-            "tokenizer.ends_turn", turn_end, folder.at("generation_config.json") + ": eos_token_id"
+            "tokenizer.ends_turn", turn_end, folder.path_of("generation_config.json") + ": eos_token_id"
         )
 
 
-def read_vocabulary(folder: Folder, files: list[str]) -> Vocabulary:
+def read_vocabulary(folder: ArtifactFolder, files: list[str]) -> Vocabulary:
     """Return the vocabulary of the first file that has one."""
     vocabulary = Vocabulary()
     readers = {
-        "tokenizer.json": _read_fast,
+        "tokenizer.json": _read_fast_tokenizer,
         "vocab.json": _read_vocab_json,
-        **dict.fromkeys(SENTENCEPIECE, _read_pieces),
-        "vocab.txt": _read_lines,
+        **dict.fromkeys(SENTENCEPIECE_FILES, _read_sentencepiece),
+        "vocab.txt": _read_vocab_txt,
         "tekken.json": _read_tekken,
     }
     for name in [*(name for name in readers if name in files), *(f for f in files if "tiktoken" in f)]:
-        readers.get(name, _read_pieces)(folder, name, vocabulary)
+        readers.get(name, _read_sentencepiece)(folder, name, vocabulary)
         if vocabulary.size:
             break
     return vocabulary
 
 
-def _read_fast(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    tokenizer_file = folder.typed(name, _TokenizerFile)
+def _read_fast_tokenizer(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
+    tokenizer_file = folder.decode_json(name, _TokenizerFile)
     if tokenizer_file is None:
         return
     vocab = tokenizer_file.model.vocab
     vocabulary.ids = vocab if isinstance(vocab, dict) else {text: at for at, (text, _) in enumerate(vocab)}
-    vocabulary.whole = True
+    vocabulary.is_complete = True
     vocabulary.post_processor = tokenizer_file.post_processor
-    _grow_by_ids(vocabulary, folder.at(name))
+    _grow_to_highest_id(vocabulary, folder.path_of(name))
     for token in tokenizer_file.added_tokens:
-        vocabulary.add(token.content, token.id, f"{folder.at(name)}: added_tokens")
+        vocabulary.add_token(token.content, token.id, f"{folder.path_of(name)}: added_tokens")
 
 
-def _grow_by_ids(vocabulary: Vocabulary, where: str) -> None:
+def _grow_to_highest_id(vocabulary: Vocabulary, where: str) -> None:
     highest = max(vocabulary.ids.values(), default=-1)
-    if 0 <= highest < MOST_ID:
-        vocabulary.grow(highest + 1, where)
+    if 0 <= highest < MAX_TOKEN_ID:
+        vocabulary.grow_to(highest + 1, where)
 
 
-def _read_vocab_json(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    vocabulary.ids = folder.typed(name, dict[str, int]) or {}
-    vocabulary.whole = bool(vocabulary.ids)
-    _grow_by_ids(vocabulary, folder.at(name))
+def _read_vocab_json(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
+    vocabulary.ids = folder.decode_json(name, dict[str, int]) or {}
+    vocabulary.is_complete = bool(vocabulary.ids)
+    _grow_to_highest_id(vocabulary, folder.path_of(name))
 
 
-def _read_pieces(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    data = folder.content(name, MOST_VOCABULARY_BYTES)
+def _read_sentencepiece(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
+    data = folder.read_bytes(name, MAX_VOCABULARY_BYTES)
     if data is None:
         return
     if "tiktoken" in name or is_tiktoken(data[:256]):
-        vocabulary.grow(size_from_tiktoken(data), folder.at(name))
+        vocabulary.grow_to(vocab_size_from_tiktoken(data), folder.path_of(name))
         return
-    pieces = pieces_from_model(data)
+    pieces = pieces_from_sentencepiece(data)
     if pieces.problem:
-        folder.unparsed(name, pieces.problem)
+        folder.note_unparsed(name, pieces.problem)
         return
-    vocabulary.grow(pieces.count, folder.at(name))
-    vocabulary.special.update(pieces.special)
+    vocabulary.grow_to(pieces.count, folder.path_of(name))
+    vocabulary.special.update(pieces.special_ids)
 
 
-def _read_lines(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    text = folder.text(name, MOST_VOCABULARY_BYTES)
+def _read_vocab_txt(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
+    text = folder.read_text(name, MAX_VOCABULARY_BYTES)
     if text:
         vocabulary.ids = {
             line.rstrip("\r"): at for at, line in enumerate(text.removesuffix("\n").split("\n"))
         }
-        vocabulary.whole = True
-        _grow_by_ids(vocabulary, folder.at(name))
+        vocabulary.is_complete = True
+        _grow_to_highest_id(vocabulary, folder.path_of(name))
 
 
-def _read_tekken(folder: Folder, name: str, vocabulary: Vocabulary) -> None:
-    document = folder.document(name)
-    size = document.at("config.default_vocab_size") if document else None
-    if document and isinstance(size, int) and 0 < size < MOST_ID:
-        vocabulary.grow(size, document.where("config.default_vocab_size"))
+def _read_tekken(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
+    document = folder.read_json_object(name)
+    size = document.value_at("config.default_vocab_size") if document else None
+    if document and isinstance(size, int) and 0 < size < MAX_TOKEN_ID:
+        vocabulary.grow_to(size, document.place_of("config.default_vocab_size"))
 
 
-def _take_added(folder: Folder, vocabulary: Vocabulary, config: Document | None) -> None:
+def _take_added_tokens(folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None) -> None:
     """Take in tokens that are stated beside the vocabulary."""
-    table = config.at("added_tokens_decoder") if config else None
+    table = config.value_at("added_tokens_decoder") if config else None
     if config and isinstance(table, dict):
         for key, entry in table.items():
-            token = _token(entry)
+            token = _token_text(entry)
             if token is not None and key.isdecimal() and len(key) < 12:
-                vocabulary.add(token, int(key), config.where("added_tokens_decoder"))
-    older = folder.document("added_tokens.json") if "tokenizer.json" not in folder.names else None
+                vocabulary.add_token(token, int(key), config.place_of("added_tokens_decoder"))
+    older = folder.read_json_object("added_tokens.json") if "tokenizer.json" not in folder.names else None
     for token, at in (older.data if older else {}).items():
         if isinstance(at, int):
-            vocabulary.add(token, at, folder.at("added_tokens.json"))
+            vocabulary.add_token(token, at, folder.path_of("added_tokens.json"))
 
 
-def _token(value: Any) -> str | None:
+def _token_text(value: Any) -> str | None:
     """Return a token that is written as a text, or as a table with its content."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
-def _put_special(
-    folder: Folder, vocabulary: Vocabulary, config: Document | None, specials: Document | None
+def _put_special_tokens(
+    folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None, specials: Document | None
 ) -> dict[str, str]:
     """Put the tokens that begin, end and fill, with their ids; return them."""
     tokens = {}
     for which in ("bos", "eos", "pad"):
         key = f"{which}_token"
         for document in (config, specials):
-            token = _token(document.at(key)) if document else None
+            token = _token_text(document.value_at(key)) if document else None
             if document is None or token is None:
                 continue
             tokens[which] = token
-            folder.facts.put(f"tokenizer.{key}", token, document.where(key))
-            folder.facts.put(f"tokenizer.{which}_id", vocabulary.id_of(token), document.where(key))
-            if vocabulary.whole and vocabulary.special and which != "pad" and not vocabulary.known(token):
-                folder.facts.add("tokenizer.absent_special", f"{key} {token}", document.where(key))
+            folder.facts.put(f"tokenizer.{key}", token, document.place_of(key))
+            folder.facts.put(f"tokenizer.{which}_id", vocabulary.token_id(token), document.place_of(key))
+            if (
+                vocabulary.is_complete
+                and vocabulary.special
+                and which != "pad"
+                and not vocabulary.has_token(token)
+            ):
+                folder.facts.add("tokenizer.absent_special", f"{key} {token}", document.place_of(key))
             break
     return tokens
 
 
-def _put_config(folder: Folder, config: Document | None) -> None:
+def _put_tokenizer_config(folder: ArtifactFolder, config: Document | None) -> None:
     if config is None:
         return
-    folder.facts.put("tokenizer.class", config.at("tokenizer_class"), config.where("tokenizer_class"))
-    length = config.at("model_max_length")
-    if isinstance(length, (int, float)) and length < MOST_LENGTH:
-        folder.facts.put("tokenizer.model_max_length", length, config.where("model_max_length"))
+    folder.facts.put(
+        "tokenizer.class", config.value_at("tokenizer_class"), config.place_of("tokenizer_class")
+    )
+    length = config.value_at("model_max_length")
+    if isinstance(length, (int, float)) and length < MAX_MODEL_LENGTH:
+        folder.facts.put("tokenizer.model_max_length", length, config.place_of("model_max_length"))
 
 
-def _put_adds_bos(folder: Folder, vocabulary: Vocabulary, config: Document | None, bos: str | None) -> None:
+def _put_bos_switch(
+    folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None, bos: str | None
+) -> None:
     """Put whether encoding begins with the beginning token, where the files that decide it agree."""
-    switch = config.at("add_bos_token") if config else None
+    switch = config.value_at("add_bos_token") if config else None
     by_template = _begins_with(vocabulary.post_processor, bos)
     if config is not None and isinstance(switch, bool):
-        decides = by_template is None or str(config.at("tokenizer_class")).startswith(BOS_BY_SWITCH)
+        decides = by_template is None or str(config.value_at("tokenizer_class")).startswith(
+            BOS_SWITCH_CLASSES
+        )
         if decides or by_template is switch:
-            folder.facts.put("tokenizer.adds_bos", switch, config.where("add_bos_token"))
+            folder.facts.put("tokenizer.adds_bos", switch, config.place_of("add_bos_token"))
     elif by_template is not None:
-        folder.facts.put("tokenizer.adds_bos", by_template, folder.at("tokenizer.json") + ": post_processor")
+        folder.facts.put(
+            "tokenizer.adds_bos", by_template, folder.path_of("tokenizer.json") + ": post_processor"
+        )
 
 
 def _begins_with(processor: Any, bos: str | None, depth: int = 0) -> bool | None:

@@ -8,28 +8,41 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.formats.documents import LFS_MARK
-from trtdx.formats.safetensors import CORRUPT, DTYPES, LFS_POINTER, TRUNCATED, UNREADABLE, Header, read_header
-from trtdx.inspect.readers.hf.packed import put_packing
-from trtdx.inspect.readers.hf.tied import put_own_head
-from trtdx.inspect.readers.hf.weight_sets import MOST_FILES, doubled, missing_by_name, unindexed
+from trtdx.formats.documents import GIT_LFS_MAGIC
+from trtdx.formats.safetensors import (
+    CORRUPT,
+    FACT_DTYPES,
+    LFS_POINTER,
+    TRUNCATED,
+    UNREADABLE,
+    SafetensorsHeader,
+    read_safetensors_header,
+)
+from trtdx.inspect.readers.hf.packed_weights import put_packing_layout
+from trtdx.inspect.readers.hf.tied_embeddings import put_own_head_fact
+from trtdx.inspect.readers.hf.weight_sets import (
+    MAX_WEIGHT_FILES,
+    duplicate_weight_files,
+    missing_numbered_shards,
+    unindexed_shards,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trtdx.inspect.readers.folder import Folder
+    from trtdx.inspect.readers.folder import ArtifactFolder
 
-MOST_TENSORS = 1_500_000
-MOST_LOOSE = 10_000  # tensors outside of layers that are kept
-MOST_PARTS = 100_000  # different names within a layer; 512 experts have about 5,000
+MAX_TENSORS = 1_500_000
+MAX_LOOSE_TENSORS = 10_000  # tensors outside of layers that are kept
+MAX_LAYER_PARTS = 100_000  # different names within a layer; 512 experts have about 5,000
 
-LAYER = re.compile(r"(?:(.*?)\.)?(?:layers|h|blocks?)\.(\d{1,5})\.(.+)")
-EXPERT = re.compile(r"(?:^|\.)experts\.(\d{1,5})\.")
-EMBEDDING = re.compile(
+LAYER_TENSOR = re.compile(r"(?:(.*?)\.)?(?:layers|h|blocks?)\.(\d{1,5})\.(.+)")
+EXPERT_TENSOR = re.compile(r"(?:^|\.)experts\.(\d{1,5})\.")
+EMBEDDING_TENSOR = re.compile(
     r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|embed_in|vocab_embedding|tok_embeddings|shared"
     r"|backbone\.embeddings)\.weight$"
 )
-HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|qweight)$")
+HEAD_TENSOR = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output_layer|output)\.(?:weight|qweight)$")
 OTHER_TOWER = re.compile(r"vision|visual|audio|image|encoder|speech|talker|code2wav|mtp|draft|eagle")
 FINAL_NORM = re.compile(r"^(?:model\.)?norm\.weight$")
 QKV_BIAS = re.compile(
@@ -41,54 +54,54 @@ SCALE = re.compile(
     r"(?:weight_scale(?:_inv|_2)?|scales|qzeros|weights_(?:block_|global_)?scaling_factor(?:_2)?|per_channel_scale|_scales)$"
 )
 # Products of a layer that a quantised model has quantised: those of attention, and of dense or expert MLPs.
-PRODUCT = re.compile(
+PRODUCT_WEIGHT = re.compile(
     r"(?:self_attn\.(?:[qkvo]|qkv)_proj|(?:mlp|experts\.\d{1,5}|shared_experts?)\.(?:gate|up|down|gate_up)_proj"
     r"|experts\.\d{1,5}\.w[123])\.weight$"
 )
-QUANTISED = ("F8_E4M3", "F8_E5M2", "U8", "I8", "F4")
-MOST_PLAIN = 2000  # names of products in 16 bit that are kept
+QUANTISED_DTYPES = ("F8_E4M3", "F8_E5M2", "U8", "I8", "F4")
+MAX_PLAIN_PRODUCTS = 2000  # names of products in 16 bit that are kept
 FUSED_EXPERTS = re.compile(r"(?:^|\.)experts\.(?:gate_up_proj|down_proj|gate_proj|up_proj)(?:_blocks)?$")
 # Modules of which a layer has all or none: a projection without its siblings was lost.
-SIBLING = re.compile(r"(?:(gate|up|down)_proj|w([123])|([qo])_proj|([kv])_proj)\.(?:weight|qweight)$")
-SCALES = ("weight_scale", "weight_scale_inv")
-COUNTED = ("weight", *SCALES)
-MOST_LAYERS = 4096
-MOST_LACKING = 200
+SIBLING_WEIGHT = re.compile(r"(?:(gate|up|down)_proj|w([123])|([qo])_proj|([kv])_proj)\.(?:weight|qweight)$")
+SCALE_NAMES = ("weight_scale", "weight_scale_inv")
+COUNTED_NAMES = ("weight", *SCALE_NAMES)
+MAX_LAYERS = 4096
+MAX_LACKING_TENSORS = 200
 MAIN_STACKS = (
     "model.language_model", "language_model.model", "language_model", "model", "model.decoder", "decoder",
     "transformer", "transformer.encoder", "gpt_neox", "model.text_model", "backbone", "model.model",
 )  # fmt: skip
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth"}
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
+NON_WEIGHT_FILES = {"training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state.pth"}
 
 
-class Index(msgspec.Struct, frozen=True):
+class WeightIndex(msgspec.Struct, frozen=True):
     """Which file holds which tensor."""
 
     name: str
     files: dict[str, list[str]]  # tensors by file
 
 
-class _IndexFile(msgspec.Struct):
+class _WeightIndexFile(msgspec.Struct):
     weight_map: dict[str, str]
 
 
-def read_index(folder: Folder, suffix: str = ".safetensors.index.json") -> Index | None:
+def read_weight_index(folder: ArtifactFolder, suffix: str = ".safetensors.index.json") -> WeightIndex | None:
     """Return the index of a sharded model, if there is one that can be read."""
     names = sorted(
         (name for name in folder.names if name.endswith(suffix)), key=lambda name: (len(name), name)
     )
-    index_file = folder.typed(names[0], _IndexFile) if names else None
+    index_file = folder.decode_json(names[0], _WeightIndexFile) if names else None
     if index_file is None:
         return None
     files: dict[str, list[str]] = {}
     for tensor, file in index_file.weight_map.items():
         files.setdefault(file, []).append(tensor)
-    return Index(names[0], files)
+    return WeightIndex(names[0], files)
 
 
-class Survey:
+class WeightSurvey:
     """Sums up headers one after the other, so that no more than one is kept in memory."""
 
     def __init__(self) -> None:
@@ -110,7 +123,7 @@ class Survey:
         self.plain: list[str] = []  # those that are not, by name
         self._file_of: dict[str, str] = {}  # of those, and of one tensor for each name within a layer
 
-    def add(self, file: str, header: Header) -> None:
+    def add_file(self, file: str, header: SafetensorsHeader) -> None:
         """Take in one file: its tensors, or what is wrong with it."""
         self.sizes[file] = header.file_bytes
         self.bytes += header.file_bytes
@@ -127,22 +140,22 @@ class Survey:
             sizes[dtype] = sizes.get(dtype, 0) + end - begin
             if len(shape) < 8:
                 self.parameters += math.prod(shape)
-            self._place(file, name, shape, is_quantised=dtype in QUANTISED)
-            if name.endswith("proj.weight") or EXPERT.search(name):
-                self._weigh_product(name, dtype)
+            self._place_tensor(file, name, shape, is_quantised=dtype in QUANTISED_DTYPES)
+            if name.endswith("proj.weight") or EXPERT_TENSOR.search(name):
+                self._count_product(name, dtype)
 
-    def _weigh_product(self, name: str, dtype: str) -> None:
-        if not PRODUCT.search(name):
+    def _count_product(self, name: str, dtype: str) -> None:
+        if not PRODUCT_WEIGHT.search(name):
             return
-        if dtype in QUANTISED:
+        if dtype in QUANTISED_DTYPES:
             self.quantised += 1
-        elif dtype in DTYPES and len(self.plain) < MOST_PLAIN:
+        elif dtype in FACT_DTYPES and len(self.plain) < MAX_PLAIN_PRODUCTS:
             self.plain.append(name.removesuffix(".weight"))
 
-    def _place(self, file: str, name: str, shape: tuple[int, ...], *, is_quantised: bool) -> None:
-        layer_tensor = LAYER.match(name)
+    def _place_tensor(self, file: str, name: str, shape: tuple[int, ...], *, is_quantised: bool) -> None:
+        layer_tensor = LAYER_TENSOR.match(name)
         if layer_tensor is None:
-            if len(self._loose) < MOST_LOOSE:
+            if len(self._loose) < MAX_LOOSE_TENSORS:
                 self._loose[name] = shape
                 self._file_of[name] = file
             return
@@ -150,7 +163,7 @@ class Survey:
         key = (stack, part)
         known_shape = self._shapes.get(key)
         if known_shape is None:
-            if len(self._shapes) >= MOST_PARTS:
+            if len(self._shapes) >= MAX_LAYER_PARTS:
                 return
             self._shapes[key] = shape
             self._file_of[part] = f"{file}: {name}"
@@ -158,26 +171,26 @@ class Survey:
             self._varied.add(key)
         layer = int(number)
         self._stacks.setdefault(stack, set()).add(layer)
-        if part.endswith(COUNTED) and layer < MOST_LAYERS:
+        if part.endswith(COUNTED_NAMES) and layer < MAX_LAYERS:
             self._layers_of[key] = self._layers_of.get(key, 0) | 1 << layer
             if is_quantised:
                 self._quantised_in[key] = self._quantised_in.get(key, 0) | 1 << layer
 
-    def place_of(self, name: str) -> str:
+    def tensor_place(self, name: str) -> str:
         """Return the file and the tensor a name (or a name within a layer) was first seen as."""
         file = self._file_of.get(name, "")
         return file if ": " in file else f"{file}: {name}"
 
-    def file_of(self, name: str) -> str:
+    def tensor_file(self, name: str) -> str:
         """Return the file of a tensor outside of layers."""
         return self._file_of.get(name, "")
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether every file was read whole, so that what is not there is known to be absent."""
         return bool(self.sizes) and not self.faults
 
-    def stack(self) -> str | None:
+    def main_stack(self) -> str | None:
         """Return the name of the language model's layers among those of vision and other towers."""
         known_stacks = [name for name in MAIN_STACKS if name in self._stacks]
         if known_stacks:
@@ -185,29 +198,29 @@ class Survey:
         mains = [name for name in self._stacks if not OTHER_TOWER.search(name)]
         return mains[0] if len(mains) == 1 else None
 
-    def parts(self) -> dict[str, tuple[int, ...]]:
+    def layer_parts(self) -> dict[str, tuple[int, ...]]:
         """Return the tensors of a layer and their shapes; those whose shape differs by layer have none."""
-        stack = self.stack()
+        stack = self.main_stack()
         return {
             part: () if (where, part) in self._varied else shape
             for (where, part), shape in self._shapes.items()
             if where == stack
         }
 
-    def lacking(self) -> list[str]:
+    def lacking_tensors(self) -> list[str]:
         """Return the tensors that are not there although their siblings in the same layer are."""
-        stack = self.stack()
+        stack = self.main_stack()
         lost = [
             f"{stack}.layers.{layer}.{part}".lstrip(".")
             for (where, part), layers in self._layers_of.items()
-            if where == stack and part.endswith(SCALES)
-            for layer in _bits(
+            if where == stack and part.endswith(SCALE_NAMES)
+            for layer in _set_bits(
                 self._quantised_in.get((where, f"{part.rpartition('.')[0]}.weight"), 0) & ~layers
             )
         ]
         groups: dict[tuple[str, int | None], dict[str, int]] = {}
         for (where, part), layers in self._layers_of.items():
-            sibling = SIBLING.search(part) if where == stack else None
+            sibling = SIBLING_WEIGHT.search(part) if where == stack else None
             if sibling:
                 groups.setdefault((part[: sibling.start()], sibling.lastindex), {})[part] = layers
         for parts in groups.values():
@@ -218,15 +231,15 @@ class Survey:
                 f"{stack}.layers.{layer}.{part}".lstrip(".")
                 for part, layers in parts.items()
                 if every != layers
-                for layer in _bits(every & ~layers)
+                for layer in _set_bits(every & ~layers)
             ]
-        return lost[:MOST_LACKING]
+        return lost[:MAX_LACKING_TENSORS]
 
-    def layers(self) -> int:
-        stack = self.stack()
+    def layer_count(self) -> int:
+        stack = self.main_stack()
         return 0 if stack is None else len(self._stacks[stack])
 
-    def loose(self, pattern: re.Pattern[str]) -> dict[str, tuple[int, ...]]:
+    def loose_tensors(self, pattern: re.Pattern[str]) -> dict[str, tuple[int, ...]]:
         """Return the tensors outside of layers that a pattern fits, other towers' left out."""
         return {
             name: shape
@@ -235,36 +248,36 @@ class Survey:
         }
 
 
-def _bits(number: int) -> list[int]:
+def _set_bits(number: int) -> list[int]:
     return [at for at in range(number.bit_length()) if number >> at & 1]
 
 
-def put_survey(folder: Folder, survey: Survey, where: str) -> None:
+def put_survey_facts(folder: ArtifactFolder, survey: WeightSurvey, where: str) -> None:
     """Put what was found in headers as facts; what needs all files to be read is put only when they were."""
     facts = folder.facts
     facts.put("weights.files", len(survey.sizes), where)
     facts.put("weights.bytes", survey.bytes, where)
     facts.put("weights.sizes", survey.sizes, where)
-    for fault, name in FACT_OF_FAULT.items():
-        folder.put_list(name, survey.faults.get(fault, ()), where)
+    for fault, name in FACT_BY_WEIGHT_FAULT.items():
+        folder.put_list_fact(name, survey.faults.get(fault, ()), where)
     folder.unread += survey.faults.get(UNREADABLE, [])
-    folder.put_list("weights.unknown_dtypes", survey.unknown_dtypes, where)
+    folder.put_list_fact("weights.unknown_dtypes", survey.unknown_dtypes, where)
     if not survey.tensors:
         return
     facts.put("weights.parameters", survey.parameters, where)
     facts.put("weights.dtypes", {dtype_word(key): count for key, count in survey.dtypes.items()}, where)
     sizes = {dtype_word(key): size for key, size in survey.dtype_bytes.items()}
     facts.put("weights.bytes_by_dtype", sizes, where)
-    _put_embeddings(folder, survey, where)
-    _put_layers(folder, survey, where)
+    _put_embedding_facts(folder, survey, where)
+    _put_layer_facts(folder, survey, where)
 
 
-FACT_OF_FAULT = {
+FACT_BY_WEIGHT_FAULT = {
     LFS_POINTER: "weights.lfs_pointers",
     TRUNCATED: "weights.truncated",
     CORRUPT: "weights.corrupt",
 }
-DTYPE_WORDS = DTYPES | {
+DTYPE_WORDS = FACT_DTYPES | {
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1",
     "I8": "int8", "U8": "uint8", "I16": "int16", "I32": "int32", "I64": "int64", "BOOL": "bool",
 }  # fmt: skip
@@ -275,47 +288,47 @@ def dtype_word(dtype: str) -> str:
     return DTYPE_WORDS.get(dtype, dtype[:40])
 
 
-def _put_embeddings(folder: Folder, survey: Survey, where: str) -> None:
-    embeddings = survey.loose(EMBEDDING)
-    heads = survey.loose(HEAD)
+def _put_embedding_facts(folder: ArtifactFolder, survey: WeightSurvey, where: str) -> None:
+    embeddings = survey.loose_tensors(EMBEDDING_TENSOR)
+    heads = survey.loose_tensors(HEAD_TENSOR)
     if len(set(embeddings.values())) == 1:
         name, shape = next(iter(embeddings.items()))
-        folder.facts.put("weights.embedding_shape", list(shape), folder.at(survey.place_of(name)))
+        folder.facts.put("weights.embedding_shape", list(shape), folder.path_of(survey.tensor_place(name)))
     plain = {name: shape for name, shape in heads.items() if name.endswith(".weight")}
     if len(set(plain.values())) == 1:
         name, shape = next(iter(plain.items()))
-        folder.facts.put("weights.lm_head_shape", list(shape), folder.at(survey.place_of(name)))
+        folder.facts.put("weights.lm_head_shape", list(shape), folder.path_of(survey.tensor_place(name)))
     if len(embeddings) == len(plain) == 1 and list(embeddings.values()) == list(plain.values()):
-        places = [(survey.file_of(name), name) for name in (*embeddings, *plain)]
-        put_own_head(folder, *places)
-    if heads or (embeddings and survey.complete):
+        places = [(survey.tensor_file(name), name) for name in (*embeddings, *plain)]
+        put_own_head_fact(folder, *places)
+    if heads or (embeddings and survey.is_complete):
         folder.facts.put("weights.has_lm_head", bool(heads), where)
 
 
-def _put_layers(folder: Folder, survey: Survey, where: str) -> None:
-    parts = survey.parts()
+def _put_layer_facts(folder: ArtifactFolder, survey: WeightSurvey, where: str) -> None:
+    parts = survey.layer_parts()
     if not parts:
         return
     facts = folder.facts
-    facts.put("weights.layers", survey.layers(), where)
-    if survey.complete:
-        facts.put("weights.qkv_bias", _any(QKV_BIAS, parts), where)
-        facts.put("weights.qk_norm", _any(QK_NORM, parts), where)
-        facts.put("weights.kv_scales", _any(KV_SCALE, parts), where)
-        facts.put("weights.scales", _any(SCALE, parts), where)
-        folder.put_list("weights.lacking", survey.lacking(), where)
-        facts.put("weights.final_norm", bool(survey.loose(FINAL_NORM)), where)
+    facts.put("weights.layers", survey.layer_count(), where)
+    if survey.is_complete:
+        facts.put("weights.qkv_bias", _matches_any(QKV_BIAS, parts), where)
+        facts.put("weights.qk_norm", _matches_any(QK_NORM, parts), where)
+        facts.put("weights.kv_scales", _matches_any(KV_SCALE, parts), where)
+        facts.put("weights.scales", _matches_any(SCALE, parts), where)
+        folder.put_list_fact("weights.lacking", survey.lacking_tensors(), where)
+        facts.put("weights.final_norm", bool(survey.loose_tensors(FINAL_NORM)), where)
     if survey.quantised:
-        folder.put_list("weights.unquantised", survey.plain, where)
-    facts.put("weights.experts", _experts(parts), where)
-    for name, end, axis in SIZES:
+        folder.put_list_fact("weights.unquantised", survey.plain, where)
+    facts.put("weights.experts", _expert_count(parts), where)
+    for name, end, axis in SIZE_FACTS:
         shape = parts.get(end, ())
         if len(shape) == 2:
-            facts.put(name, shape[axis], folder.at(survey.place_of(end)))
-    put_packing(folder, survey)
+            facts.put(name, shape[axis], folder.path_of(survey.tensor_place(end)))
+    put_packing_layout(folder, survey)
 
 
-SIZES = (
+SIZE_FACTS = (
     ("weights.q_rows", "self_attn.q_proj.weight", 0),
     ("weights.columns", "self_attn.q_proj.weight", 1),
     ("weights.kv_rows", "self_attn.k_proj.weight", 0),
@@ -324,85 +337,97 @@ SIZES = (
 )
 
 
-def _any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
+def _matches_any(pattern: re.Pattern[str], parts: Iterable[str]) -> bool:
     return any(pattern.search(part) for part in parts)
 
 
-def _experts(parts: dict[str, tuple[int, ...]]) -> int | None:
-    numbers = [int(expert[1]) for part in parts if (expert := EXPERT.search(part))]
+def _expert_count(parts: dict[str, tuple[int, ...]]) -> int | None:
+    numbers = [int(expert[1]) for part in parts if (expert := EXPERT_TENSOR.search(part))]
     if numbers:
         return len(set(numbers))
     fused = [shape[0] for part, shape in parts.items() if FUSED_EXPERTS.search(part) and len(shape) >= 3]
     return fused[0] if fused else None
 
 
-def read_weights(folder: Folder) -> None:
+def read_weights(folder: ArtifactFolder) -> None:
     """Put every weights.* fact of a Hugging Face directory; no weight is read, and no pickle is opened."""
     files = sorted(name for name in folder.names if name.endswith(".safetensors"))
-    index = read_index(folder)
+    index = read_weight_index(folder)
     if files or index:
-        folder.facts.put("weights.format", "safetensors", folder.at(index.name if index else files[0]))
+        folder.facts.put("weights.format", "safetensors", folder.path_of(index.name if index else files[0]))
         _read_safetensors(folder, files, index)
     else:
         _read_other_formats(folder)
 
 
-def _read_safetensors(folder: Folder, files: list[str], index: Index | None) -> None:
-    where = folder.at(index.name if index else files[0])
+def _read_safetensors(folder: ArtifactFolder, files: list[str], index: WeightIndex | None) -> None:
+    where = folder.path_of(index.name if index else files[0])
     dead = [name for name in files if not folder.is_file(name)]
-    is_link = {name: folder.host.kind(folder.at(name)) == "absent" for name in dead}
+    is_link = {name: folder.host.kind(folder.path_of(name)) == "absent" for name in dead}
     reasons = [f"{name}: is {'a link to nothing' if is_link[name] else 'not a plain file'}" for name in dead]
-    folder.put_list("weights.dead", reasons, where)
+    folder.put_list_fact("weights.dead", reasons, where)
     files = [name for name in files if name not in dead]
-    stray = unindexed(files, index)
-    stray += doubled(folder, [name for name in files if name not in stray], index)
+    stray = unindexed_shards(files, index)
+    stray += duplicate_weight_files(folder, [name for name in files if name not in stray], index)
     model_files = (
         [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
     )
     missing = (
-        [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(model_files)
+        [name for name in index.files if not folder.is_file(name)]
+        if index
+        else missing_numbered_shards(model_files)
     )
     missing = list(dict.fromkeys([*missing, *dead]))
     survey, absent = survey_files(folder, [n for n in model_files if n not in missing], index)
-    put_survey(folder, survey, where)
-    folder.put_list("weights.missing", sorted(missing), where)
-    folder.put_list("weights.unindexed", stray, where)
-    folder.put_list("weights.missing_tensors", absent, where)
+    put_survey_facts(folder, survey, where)
+    folder.put_list_fact("weights.missing", sorted(missing), where)
+    folder.put_list_fact("weights.unindexed", stray, where)
+    folder.put_list_fact("weights.missing_tensors", absent, where)
 
 
-def survey_files(folder: Folder, files: list[str], index: Index | None = None) -> tuple[Survey, list[str]]:
+def survey_files(
+    folder: ArtifactFolder, files: list[str], index: WeightIndex | None = None
+) -> tuple[WeightSurvey, list[str]]:
     """Return the sum of the files' headers, and the tensors an index places in a file that lacks them."""
-    survey = Survey()
+    survey = WeightSurvey()
     absent: list[str] = []
     for at, name in enumerate(files):
-        if at == MOST_FILES or survey.tensors > MOST_TENSORS:
+        if at == MAX_WEIGHT_FILES or survey.tensors > MAX_TENSORS:
             folder.unread.append(f"{len(files) - at:,} of {len(files):,} files of weights were not looked at")
             break
-        header = read_header(folder.host, folder.at(name))
-        survey.add(name, header)
+        header = read_safetensors_header(folder.host, folder.path_of(name))
+        survey.add_file(name, header)
         if index and header.tensors:
             absent += [f"{tensor} ({name})" for tensor in index.files[name] if tensor not in header.tensors]
     return survey, absent
 
 
-def _read_other_formats(folder: Folder) -> None:
+def _read_other_formats(folder: ArtifactFolder) -> None:
     """Put the facts of weights that are no safetensors: how many, and whether they are there at all."""
-    index = read_index(folder, ".bin.index.json")
-    pickles = sorted(n for n in folder.names if n.endswith(PICKLES) and n not in NOT_WEIGHTS)
+    index = read_weight_index(folder, ".bin.index.json")
+    pickles = sorted(n for n in folder.names if n.endswith(PICKLE_SUFFIXES) and n not in NON_WEIGHT_FILES)
     ggufs = sorted(name for name in folder.names if name.endswith(".gguf"))
     files = pickles or ggufs
     if not files and index is None:
         if folder.names:
             folder.facts.put("weights.files", 0, folder.path)
         return
-    where = folder.at(index.name if index else files[0])
+    where = folder.path_of(index.name if index else files[0])
     kind = "gguf" if ggufs and not pickles else (files[0] if files else ".bin").rpartition(".")[2]
     folder.facts.put("weights.format", kind, where)
     folder.facts.put("weights.files", len(files), where)
-    folder.facts.put("weights.bytes", sum(folder.size(name) for name in files[:MOST_FILES]), where)
-    missing = [name for name in index.files if not folder.is_file(name)] if index else missing_by_name(files)
-    folder.put_list("weights.missing", sorted(missing), where)
-    small = [name for name in files[:MOST_FILES] if folder.is_file(name) and folder.size(name) < 1024]
-    starts: dict[str, Any] = {name: folder.start(name) for name in small}
-    folder.put_list("weights.lfs_pointers", [n for n, b in starts.items() if b.startswith(LFS_MARK)], where)
-    folder.put_list("weights.truncated", [f"{n}: is empty" for n, b in starts.items() if not b], where)
+    folder.facts.put("weights.bytes", sum(folder.file_size(name) for name in files[:MAX_WEIGHT_FILES]), where)
+    missing = (
+        [name for name in index.files if not folder.is_file(name)]
+        if index
+        else missing_numbered_shards(files)
+    )
+    folder.put_list_fact("weights.missing", sorted(missing), where)
+    small = [
+        name for name in files[:MAX_WEIGHT_FILES] if folder.is_file(name) and folder.file_size(name) < 1024
+    ]
+    starts: dict[str, Any] = {name: folder.first_bytes(name) for name in small}
+    folder.put_list_fact(
+        "weights.lfs_pointers", [n for n, b in starts.items() if b.startswith(GIT_LFS_MAGIC)], where
+    )
+    folder.put_list_fact("weights.truncated", [f"{n}: is empty" for n, b in starts.items() if not b], where)

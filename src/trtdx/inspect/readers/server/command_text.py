@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
     from trtdx.inspect.readers.server.commands import CommandLine
 
-WIDTH = 92
+COMMAND_WIDTH = 92
 
 
-class _Part(NamedTuple):
+class _CommandPart(NamedTuple):
     name: str  # of a flag; "" is an argument
     text: str  # as the shell takes it
 
 
-class CommandText:
+class CommandEditor:
     """A command that is being written."""
 
     def __init__(self, program: str, *arguments: str) -> None:
         self.program = program
         self._head = [program]
-        self._parts = [_Part("", shlex.quote(argument)) for argument in arguments]
+        self._parts = [_CommandPart("", shlex.quote(argument)) for argument in arguments]
 
     @classmethod
-    def of(cls, line: CommandLine) -> CommandText:
+    def from_line(cls, line: CommandLine) -> CommandEditor:
         """Return a command as it was written; a word that only the shell knows keeps its spelling."""
         editor = cls(line.program)
         shells = [at for at, word in enumerate(line.before) if re.fullmatch(r"-\w*c", word.text)]
@@ -38,12 +38,12 @@ class CommandText:
         started = [*map(quoted_word, before), line.program]
         editor._head = started
         editor._parts = [
-            _Part(name, " ".join(map(quoted_word, words)))
+            _CommandPart(name, " ".join(map(quoted_word, words)))
             for name, words in flag_groups(line.program, line.after)
         ]
         return editor
 
-    def value(self, *names: str) -> str:
+    def flag_value(self, *names: str) -> str:
         """Return the value of the first of these flags."""
         text = next((part.text for part in self._parts if part.name in names), None)
         if text is None:
@@ -51,36 +51,38 @@ class CommandText:
         words = shlex.split(text.replace("=", " ", 1) if "=" in text.split()[0] else text)
         return words[1] if len(words) > 1 else ""
 
-    def put(
-        self, name: str, value: object = None, is_meant: Callable[[str], bool] = lambda name: False
+    def set_flag(
+        self, name: str, value: object = None, is_same_flag: Callable[[str], bool] = lambda name: False
     ) -> None:
         """Set a flag, where it or another flag that means the same stands, or at the end."""
         text = name if value is None else f"{name} {shlex.quote(str(value))}"
         meant = [
             at
             for at, part in enumerate(self._parts)
-            if part.name == name or (part.name and is_meant(part.name))
+            if part.name == name or (part.name and is_same_flag(part.name))
         ]
         at = meant[0] if meant else len(self._parts)
         self._parts = [part for index, part in enumerate(self._parts) if index not in meant]
-        self._parts.insert(at, _Part(name, text))
+        self._parts.insert(at, _CommandPart(name, text))
 
-    def drop(self, is_meant: Callable[[str], bool]) -> None:
-        self._parts = [part for part in self._parts if not (part.name and is_meant(part.name))]
+    def drop_flags(self, is_dropped: Callable[[str], bool]) -> None:
+        self._parts = [part for part in self._parts if not (part.name and is_dropped(part.name))]
 
-    def adopt(self, other: CommandText, is_wanted: Callable[[str], bool]) -> None:
+    def adopt_flags(self, other: CommandEditor, is_adopted: Callable[[str], bool]) -> None:
         """Add the flags of another command that this one does not have."""
         own_names = {part.name for part in self._parts}
         self._parts += [
-            part for part in other._parts if part.name and part.name not in own_names and is_wanted(part.name)
+            part
+            for part in other._parts
+            if part.name and part.name not in own_names and is_adopted(part.name)
         ]
 
-    def argument(self, text: str, at: int = 0) -> None:
+    def set_argument(self, text: str, argument_index: int = 0) -> None:
         """Put another word in place of an argument, or add it."""
         places = [index for index, part in enumerate(self._parts) if not part.name]
-        part = _Part("", shlex.quote(text))
-        if at < len(places):
-            self._parts[places[at]] = part
+        part = _CommandPart("", shlex.quote(text))
+        if argument_index < len(places):
+            self._parts[places[argument_index]] = part
         else:
             self._parts.insert(places[-1] + 1 if places else 0, part)
 
@@ -88,7 +90,7 @@ class CommandText:
         return " ".join([*self._head, *(part.text for part in self._parts)])
 
 
-def folded(text: str, width: int = WIDTH) -> list[str]:
+def fold_command(text: str, width: int = COMMAND_WIDTH) -> list[str]:
     """Return a command on lines that a shell takes for one, broken before flags and operators, none longer than need be."""
     lines: list[str] = []
     for part in re.split(r" (?=-|&&|> )", text):

@@ -9,16 +9,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
-from trtdx.formats.shell import Command, Script, Word, parse_shell
-from trtdx.inspect.facts.options import Flag, table
-from trtdx.inspect.readers.server.llm_options import Setting, coerced
+from trtdx.formats.shell import ShellCommand, ShellScript, ShellWord, parse_shell
+from trtdx.inspect.facts.options import CommandFlag, option_table
+from trtdx.inspect.readers.server.llm_options import OptionSetting, coerce_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TRITON = ("launch_triton_server.py", "tritonserver")  # start a repository; their flags are not in the table
-PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build", *TRITON)
-MODULES = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS[:4]}
+TRITON_PROGRAMS = (
+    "launch_triton_server.py",
+    "tritonserver",
+)  # start a repository; their flags are not in the table
+PROGRAMS = ("trtllm-serve", "trtllm-bench", "trtllm-eval", "trtllm-build", *TRITON_PROGRAMS)
+PROGRAM_BY_MODULE = {f"tensorrt_llm.commands.{name[7:]}": name for name in PROGRAMS[:4]}
 ENGINE_FLAGS = ("--engine_dir", "--engine-dir", "--engine_path", "--decoder_engine_dir")
 LAUNCHERS = ("mpirun", "mpiexec", "srun", "torchrun", "trtllm-llmapi-launch")
 # What may stand before a program that is started; other words only speak of it.
@@ -30,7 +33,16 @@ STARTERS = re.compile(
 )
 TEXT_STARTERS = ("tmux", "screen", "eval")  # take a whole command line as one word, without -c
 # Flags whose value may be named after a program.
-NAMING = ("--name", "--container-name", "--hostname", "--label", "-l", "--entrypoint", "--job-name", "-J")
+NAMING_FLAGS = (
+    "--name",
+    "--container-name",
+    "--hostname",
+    "--label",
+    "-l",
+    "--entrypoint",
+    "--job-name",
+    "-J",
+)
 SUBCOMMANDS = {
     "trtllm-serve": (
         "serve",
@@ -42,10 +54,10 @@ SUBCOMMANDS = {
     "trtllm-bench": ("throughput", "latency", "build", "prepare-dataset", "visual-gen"),
 }
 # Subcommands with flags of their own, which the table does not hold.
-OTHER_FLAGS = (*SUBCOMMANDS["trtllm-serve"][1:], "prepare-dataset", "visual-gen")
+SUBCOMMANDS_WITHOUT_TABLE = (*SUBCOMMANDS["trtllm-serve"][1:], "prepare-dataset", "visual-gen")
 
 
-class Given(NamedTuple):
+class GivenFlag(NamedTuple):
     """One flag with its value as it was written."""
 
     name: str
@@ -59,74 +71,78 @@ class CommandLine(NamedTuple):
 
     program: str
     subcommand: str
-    arguments: tuple[Word, ...]  # without flags and subcommand
-    given: tuple[Given, ...]
+    arguments: tuple[ShellWord, ...]  # without flags and subcommand
+    flags: tuple[GivenFlag, ...]
     launcher: tuple[str, ...]
     ranks: int | None
     line: int
-    before: tuple[Word, ...] = ()  # what stands in front of the program: launchers, docker run, assignments
-    after: tuple[Word, ...] = ()  # and behind it, as it stands
-    called: str = ""  # the program as it is written
+    before: tuple[
+        ShellWord, ...
+    ] = ()  # what stands in front of the program: launchers, docker run, assignments
+    after: tuple[ShellWord, ...] = ()  # and behind it, as it stands
+    program_word: str = ""  # the program as it is written
 
     @property
     def name(self) -> str:
         return f"{self.program} {self.subcommand}".rstrip()
 
     @property
-    def spelled(self) -> str:
+    def as_pasted(self) -> str:
         """Return the command line alone, ready to be pasted: no redirections, and none of its neighbours."""
-        words = (*self.before, Word(self.called, self.line), *self.after)
+        words = (*self.before, ShellWord(self.program_word, self.line), *self.after)
         return " ".join(map(quoted_word, words))
 
-    def settings(self, place: str) -> Iterator[Setting]:
+    def settings(self, place: str) -> Iterator[OptionSetting]:
         """Yield the flags that set an option of the LLM API; a value that only the shell knows is not one."""
-        for flag_use in self.given:
-            flag = table().flag.get(self.program, {}).get(flag_use.name)
+        for flag_use in self.flags:
+            flag = option_table().flag.get(self.program, {}).get(flag_use.name)
             if flag is not None and flag.option and flag_use.is_known and not lacks_value(flag_use, flag):
-                yield Setting(
-                    flag.option, _value(flag, flag_use), f"{place_of(place, flag_use.line)}: {flag_use.name}"
+                yield OptionSetting(
+                    flag.option,
+                    _flag_value(flag, flag_use),
+                    f"{line_place(place, flag_use.line)}: {flag_use.name}",
                 )
 
-    def first(self, option: str) -> Given | None:
+    def flag_for_option(self, option: str) -> GivenFlag | None:
         """Return the flag that sets an option, the last one where it is repeated."""
-        flags = table().flag.get(self.program, {})
+        flags = option_table().flag.get(self.program, {})
         matching = [
             flag_use
-            for flag_use in self.given
+            for flag_use in self.flags
             if flag_use.name in flags and flags[flag_use.name].option == option
         ]
         return matching[-1] if matching else None
 
 
-def lacks_value(given: Given, flag: Flag) -> bool:
+def lacks_value(given_flag: GivenFlag, flag: CommandFlag) -> bool:
     """Return whether a flag that takes a value has none: the words end, or the next flag is taken for it."""
-    return flag.type != "flag" and (given.value is None or given.value.startswith("--"))
+    return flag.type != "flag" and (given_flag.value is None or given_flag.value.startswith("--"))
 
 
-def place_of(place: str, line: int) -> str:
+def line_place(place: str, line: int) -> str:
     return f"{place}:{line}" if place and not place.startswith("--") else place
 
 
-def _value(flag: Flag, given: Given) -> bool | int | float | str | None:
+def _flag_value(flag: CommandFlag, given_flag: GivenFlag) -> bool | int | float | str | None:
     if flag.type == "flag":
         return flag.means
-    value: bool | int | float | str | None = coerced(flag.type, given.value)
+    value: bool | int | float | str | None = coerce_value(flag.type, given_flag.value)
     return value
 
 
-def command_lines(text: str, programs: tuple[str, ...] = PROGRAMS) -> tuple[list[CommandLine], Script]:
+def command_lines(text: str, programs: tuple[str, ...] = PROGRAMS) -> tuple[list[CommandLine], ShellScript]:
     """Return the command lines of a shell text or a systemd unit that start one of the programs, and the text."""
     if re.search(r"(?m)^\[Service\]\s*$", text):
         text = re.sub(r"(?m)^Environment=", "export ", re.sub(r"(?m)^ExecStart\w*=[-@:+!]*", "", text))
     script = parse_shell(text)
-    return [line for command in script.commands for line in _lines_of(command, programs)], script
+    return [line for command in script.commands for line in _command_lines_in(command, programs)], script
 
 
-def demand_command(lines: list[CommandLine], script: Script) -> None:
+def require_command(lines: list[CommandLine], script: ShellScript) -> None:
     """Raise where a text that is said to be a command is none: no finding about it would look like praise."""
-    if script.unclosed:
+    if script.unclosed_quote:
         raise InputError(
-            f"the command has a quote ({script.unclosed}) that is opened and never closed",
+            f"the command has a quote ({script.unclosed_quote}) that is opened and never closed",
             fix="close it; on a command line put the whole command into the other kind of quotes",
         )
     if not lines:
@@ -136,34 +152,36 @@ def demand_command(lines: list[CommandLine], script: Script) -> None:
         )
 
 
-def _lines_of(command: Command, programs: tuple[str, ...]) -> Iterator[CommandLine]:
+def _command_lines_in(command: ShellCommand, programs: tuple[str, ...]) -> Iterator[CommandLine]:
     words = command.words
-    begin = _first_real(words)
-    at = next((index for index in range(begin, len(words) - 1) if _program(words, index, programs)), None)
+    begin = _first_command_word(words)
+    at = next((index for index in range(begin, len(words) - 1) if _program_at(words, index, programs)), None)
     launched = bool(STARTERS.fullmatch(posixpath.basename(words[begin].text if begin < len(words) else "")))
-    if at != begin and not launched and _engine_program(words, begin) != begin:
+    if at != begin and not launched and _engine_program_index(words, begin) != begin:
         return
     if at is None:
-        at = _engine_program(words, begin)
+        at = _engine_program_index(words, begin)
     if at is not None:
-        name = _program(words, at, programs) or posixpath.basename(words[at].text)
+        name = _program_at(words, at, programs) or posixpath.basename(words[at].text)
         line = _command_line(name, words[:at], words[at + 1 :], words[at].line)
-        yield line._replace(called=words[at].text)
+        yield line._replace(program_word=words[at].text)
         return
     for number, (before, word) in enumerate(pairwise(words)):
         is_text = re.fullmatch(r"-\w*c", before.text) or (
             posixpath.basename(words[begin].text) in TEXT_STARTERS and " " in word.text
         )
-        if is_text and (may_start(word.text) or any(name in word.text for name in programs)):
-            yield from _inner_lines(word, words[: number + 1], programs)
+        if is_text and (mentions_program(word.text) or any(name in word.text for name in programs)):
+            yield from _nested_command_lines(word, words[: number + 1], programs)
 
 
-def may_start(text: str) -> bool:
+def mentions_program(text: str) -> bool:
     """Return whether a text speaks of a program that is looked at: of ours, or one that is given an engine."""
-    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(name in text for name in MODULES)
+    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(
+        name in text for name in PROGRAM_BY_MODULE
+    )
 
 
-def _engine_program(words: tuple[Word, ...], begin: int) -> int | None:
+def _engine_program_index(words: tuple[ShellWord, ...], begin: int) -> int | None:
     """Return where the script or binary stands that is given an engine: run.py, gptManagerBenchmark, one's own."""
     flag = next((at for at, word in enumerate(words) if word.text.partition("=")[0] in ENGINE_FLAGS), None)
     if flag is None:
@@ -173,61 +191,75 @@ def _engine_program(words: tuple[Word, ...], begin: int) -> int | None:
     return next(iter([*scripts, *binaries]), None)
 
 
-def _inner_lines(word: Word, outer: tuple[Word, ...], programs: tuple[str, ...]) -> Iterator[CommandLine]:
+def _nested_command_lines(
+    word: ShellWord, outer: tuple[ShellWord, ...], programs: tuple[str, ...]
+) -> Iterator[CommandLine]:
     """Yield the command lines inside `srun bash -c "..."`, with what launches the shell."""
     for command in parse_shell(word.text).commands:
-        words = tuple(Word(inner.text, word.line + inner.line - 1, inner.is_known) for inner in command.words)
-        for line in _lines_of(Command(words, word.line), programs):
+        words = tuple(
+            ShellWord(inner.text, word.line + inner.line - 1, inner.is_known) for inner in command.words
+        )
+        for line in _command_lines_in(ShellCommand(words, word.line), programs):
             yield line._replace(
                 before=(*outer, *line.before),
-                launcher=(*_launchers(outer), *line.launcher),
-                ranks=_ranks(outer, ()) if line.ranks is None else line.ranks,
+                launcher=(*_launcher_names(outer), *line.launcher),
+                ranks=_launched_ranks(outer, ()) if line.ranks is None else line.ranks,
             )
 
 
-def _first_real(words: tuple[Word, ...]) -> int:
+def _first_command_word(words: tuple[ShellWord, ...]) -> int:
     """Return the index of the first word that is no variable assignment."""
     return next(
         (index for index, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word.text)), len(words)
     )
 
 
-def _program(words: tuple[Word, ...], at: int, programs: tuple[str, ...]) -> str:
-    name = posixpath.basename(words[at].text)
-    if name in programs and not (at and words[at - 1].text in NAMING):
+def _program_at(words: tuple[ShellWord, ...], index: int, programs: tuple[str, ...]) -> str:
+    name = posixpath.basename(words[index].text)
+    if name in programs and not (index and words[index - 1].text in NAMING_FLAGS):
         return name
-    return MODULES.get(words[at].text, "") if at and words[at - 1].text == "-m" else ""
+    return PROGRAM_BY_MODULE.get(words[index].text, "") if index and words[index - 1].text == "-m" else ""
 
 
-def _command_line(program: str, before: tuple[Word, ...], after: tuple[Word, ...], line: int) -> CommandLine:
-    flags, arguments = _flags_of(program, after)
+def _command_line(
+    program: str, before: tuple[ShellWord, ...], after: tuple[ShellWord, ...], line: int
+) -> CommandLine:
+    flags, arguments = _split_flags(program, after)
     subcommand = ""
     if arguments and arguments[0].text in SUBCOMMANDS.get(program, ()):
         subcommand = arguments.pop(0).text
-    ranks = _ranks(before, after)
+    ranks = _launched_ranks(before, after)
     return CommandLine(
-        program, subcommand, tuple(arguments), tuple(flags), _launchers(before), ranks, line, before, after
+        program,
+        subcommand,
+        tuple(arguments),
+        tuple(flags),
+        _launcher_names(before),
+        ranks,
+        line,
+        before,
+        after,
     )
 
 
-def _launchers(words: tuple[Word, ...]) -> tuple[str, ...]:
+def _launcher_names(words: tuple[ShellWord, ...]) -> tuple[str, ...]:
     return tuple(name for word in words if (name := posixpath.basename(word.text)) in LAUNCHERS)
 
 
-def _flags_of(program: str, words: tuple[Word, ...]) -> tuple[list[Given], list[Word]]:
-    flags: list[Given] = []
-    arguments: list[Word] = []
+def _split_flags(program: str, words: tuple[ShellWord, ...]) -> tuple[list[GivenFlag], list[ShellWord]]:
+    flags: list[GivenFlag] = []
+    arguments: list[ShellWord] = []
     for name, (word, *values) in flag_groups(program, words):
         if not name:
             arguments.append(word)
             continue
         _, equals, joined = word.text.partition("=")
         text = joined if equals else " ".join(value.text for value in values) if values else None
-        flags.append(Given(name, text, word.line, all(part.is_known for part in (word, *values))))
+        flags.append(GivenFlag(name, text, word.line, all(part.is_known for part in (word, *values))))
     return flags, arguments
 
 
-def flag_groups(program: str, words: tuple[Word, ...]) -> Iterator[tuple[str, tuple[Word, ...]]]:
+def flag_groups(program: str, words: tuple[ShellWord, ...]) -> Iterator[tuple[str, tuple[ShellWord, ...]]]:
     """Yield each flag's name with its word and those of its value; an argument's name is empty."""
     start = 0
     while start < len(words):
@@ -235,19 +267,19 @@ def flag_groups(program: str, words: tuple[Word, ...]) -> Iterator[tuple[str, tu
         name, equals, _ = word.text.partition("=")
         if not word.text.startswith("-") or word.text in ("-", "--"):
             name, equals = "", "="
-        end = start + 1 + (0 if equals else len(values_of(program, name, words[start + 1 :])))
+        end = start + 1 + (0 if equals else len(flag_value_words(program, name, words[start + 1 :])))
         yield name, words[start:end]
         start = end
 
 
-def quoted_word(word: Word) -> str:
+def quoted_word(word: ShellWord) -> str:
     """Return a word as a shell takes it; one that only the shell knows keeps its spelling."""
     return shlex.quote(word.text) if word.is_known else word.text
 
 
-def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ...]:
+def flag_value_words(program: str, name: str, rest: tuple[ShellWord, ...]) -> tuple[ShellWord, ...]:
     """Return the words that are a flag's value: for an unknown flag the next word unless it is a flag itself."""
-    flag = table().flag.get(program, {}).get(name)
+    flag = option_table().flag.get(program, {}).get(name)
     if not rest or (flag is not None and flag.type == "flag"):
         return ()
     if flag is not None and flag.many:
@@ -258,10 +290,10 @@ def values_of(program: str, name: str, rest: tuple[Word, ...]) -> tuple[Word, ..
     return rest[:1]
 
 
-COUNT = re.compile(r"(?:-n|-np|--np|--n|--ntasks|--nproc[_-]per[_-]node)(?:=?(\d+))?")
+RANK_COUNT_FLAG = re.compile(r"(?:-n|-np|--np|--n|--ntasks|--nproc[_-]per[_-]node)(?:=?(\d+))?")
 
 
-def _ranks(before: tuple[Word, ...], after: tuple[Word, ...]) -> int | None:
+def _launched_ranks(before: tuple[ShellWord, ...], after: tuple[ShellWord, ...]) -> int | None:
     """Return how many processes the launcher starts; None where it does not say so in one plain number."""
     launchers = [posixpath.basename(word.text) for word in before]
     start = next((index for index, name in enumerate(launchers) if name in LAUNCHERS[:4]), None)
@@ -270,7 +302,7 @@ def _ranks(before: tuple[Word, ...], after: tuple[Word, ...]) -> int | None:
     counts = []
     words = before[start + 1 :]
     for word, following in zip(words, (*words[1:], None), strict=True):
-        count_flag = COUNT.fullmatch(word.text)
+        count_flag = RANK_COUNT_FLAG.fullmatch(word.text)
         if count_flag is None:
             continue
         number = count_flag[1] or (following.text if following else "")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from trtdx.formats.documents import UnreadableError, parse_json
 from trtdx.formats.yaml_documents import parse_yaml
-from trtdx.inspect.facts.options import is_option, table
-from trtdx.inspect.readers import START_BYTES, Found
+from trtdx.inspect.facts.options import is_option, option_table
+from trtdx.inspect.readers import START_BYTES, PathProbe
 
 if TYPE_CHECKING:
     from trtdx.host import Host
@@ -18,44 +18,44 @@ if TYPE_CHECKING:
 TRITON_SECTION = "triton_config"  # of Triton's llmapi/tensorrt_llm/1/model.yaml
 
 
-SUFFIXES = (".yaml", ".yml", ".json")
+OPTIONS_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 # Of other configurations that share some names: `trtllm-serve disaggregated` (several servers in one file), and
 # visual generation (--visual_gen_args).
-OTHER_FILES = {
+OTHER_CONFIG_KEYS = {
     "context_servers", "generation_servers", "attention_config", "parallel_config", "compilation_config",
 }  # fmt: skip
 LOG_LINE = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT|[IWEVD])\]")
 
 
-def is_options_file(host: Host, found: Found) -> bool:
+def is_options_file(host: Host, probe: PathProbe) -> bool:
     """Return whether at least half of a file's top-level keys are options, or nearly so."""
-    if found.is_directory or not found.path.lower().endswith(SUFFIXES):
+    if probe.is_directory or not probe.path.lower().endswith(OPTIONS_SUFFIXES):
         return False
-    keys = _top_level_keys(found)
-    if OTHER_FILES & set(keys):
+    keys = _top_level_keys(probe)
+    if OTHER_CONFIG_KEYS & set(keys):
         return False
-    option_keys = [key for key in keys if key == TRITON_SECTION or is_option(key) or _is_nearly(key)]
+    option_keys = [key for key in keys if key == TRITON_SECTION or is_option(key) or _resembles_option(key)]
     return bool(option_keys) and 2 * len(option_keys) >= len(keys)
 
 
-def _top_level_keys(found: Found) -> list[str]:
+def _top_level_keys(probe: PathProbe) -> list[str]:
     """Return a file's top-level keys, from a broken file too: it is to be told what is wrong with it."""
-    if not found.path.lower().endswith(".json") and not found.start.lstrip().startswith(b"{"):
-        text = found.start.decode("utf-8", "replace")
+    if not probe.path.lower().endswith(".json") and not probe.start.lstrip().startswith(b"{"):
+        text = probe.start.decode("utf-8", "replace")
         return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
             :500
         ]
-    if len(found.start) >= START_BYTES:
+    if len(probe.start) >= START_BYTES:
         return []
-    is_json = found.path.lower().endswith(".json")
+    is_json = probe.path.lower().endswith(".json")
     try:  # YAML may be one table in braces, as JSON is
-        return list(parse_json(found.start) if is_json else parse_yaml(found.start, "").data)[:500]
+        return list(parse_json(probe.start) if is_json else parse_yaml(probe.start, "").data)[:500]
     except UnreadableError:
         return []
 
 
-def _is_nearly(key: str) -> bool:
-    names = [name for name in table().option if "." not in name]
+def _resembles_option(key: str) -> bool:
+    names = [name for name in option_table().option if "." not in name]
     return bool(get_close_matches(key, names, n=1, cutoff=0.85))

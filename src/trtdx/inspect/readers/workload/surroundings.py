@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.inspect.facts.artifact import Artifact, Fact, Facts
+from trtdx.inspect.facts.artifact import Artifact, Fact, FactCollector
 from trtdx.knowledge.versions import release_of_image, tensorrt_of
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108
 DEFAULT_SHM = 64 << 20  # of Docker and of Kubernetes where nobody says otherwise
-MOST_VARIABLES = 200
-POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-TEMPLATED = "__unknown__"  # stands for what only a template's values, an .env file or a secret says
+MAX_VARIABLES = 200
+UNIT_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+UNKNOWN_VALUE = "__unknown__"  # stands for what only a template's values, an .env file or a secret says
 PLAIN_PATH = re.compile(r"[\w./@+-]+")
 
 
-class Mount(NamedTuple):
+class HostMount(NamedTuple):
     """A folder of the host inside a container."""
 
     target: str
@@ -52,77 +52,83 @@ class Surroundings(msgspec.Struct, kw_only=True):
     memlock: Fact | None = None
     mpi: Fact | None = None
     ports: list[int] = []
-    ports_at: str = ""
+    ports_place: str = ""
     callers: dict[str, int] = {}  # the port that each probe and service calls
     environment: dict[str, Fact] = {}
-    mounts: list[Mount] = []
+    mounts: list[HostMount] = []
     files: dict[str, tuple[str, int]] = {}
     refused: list[Fact] = []
     no_shell: list[Fact] = []
     is_container: bool = True
-    here: tuple[str, ...] = ()  # folders of this machine that are mounted into it
+    mounted_folders: tuple[str, ...] = ()  # folders of this machine that are mounted into it
 
 
-def put_surroundings(facts: Facts, around: Surroundings, place: str) -> None:
+def put_surroundings_facts(facts: FactCollector, surroundings: Surroundings, place: str) -> None:
     """Put what is stated, under the names agreements know."""
-    facts.put("container.system", around.system, place)
+    facts.put("container.system", surroundings.system, place)
     for name in ("image", "gpus", "nodes", "memory_bytes", "memlock", "mpi", "shm_bytes"):
-        fact = getattr(around, name.removesuffix("_bytes"))
+        fact = getattr(surroundings, name.removesuffix("_bytes"))
         if fact is not None:
             facts.put(f"container.{name}", fact.value, fact.where)
-    if around.asks_for_gpus and around.gpus is None and not around.speaks_of_gpus:
+    if surroundings.asks_for_gpus and surroundings.gpus is None and not surroundings.speaks_of_gpus:
         facts.put("container.no_gpus", True, place)
-    if around.ports:
-        facts.put("container.ports", sorted(set(around.ports)), around.ports_at or place)
-    if around.callers:
-        facts.put("container.callers", around.callers, around.ports_at or place)
-    if around.environment:
-        table = {name: str(fact.value) for name, fact in list(around.environment.items())[:MOST_VARIABLES]}
-        facts.put("container.environment", table, next(iter(around.environment.values())).where)
+    if surroundings.ports:
+        facts.put("container.ports", sorted(set(surroundings.ports)), surroundings.ports_place or place)
+    if surroundings.callers:
+        facts.put("container.callers", surroundings.callers, surroundings.ports_place or place)
+    if surroundings.environment:
+        table = {
+            name: str(fact.value) for name, fact in list(surroundings.environment.items())[:MAX_VARIABLES]
+        }
+        facts.put("container.environment", table, next(iter(surroundings.environment.values())).where)
     for name in ("refused", "no_shell"):
-        for fact in getattr(around, name)[:20]:
+        for fact in getattr(surroundings, name)[:20]:
             facts.add(f"container.{name}", str(fact.value), fact.where)
-    _put_visible(facts, around)
+    _put_visible_gpus(facts, surroundings)
 
 
-def _put_visible(facts: Facts, around: Surroundings) -> None:
+def _put_visible_gpus(facts: FactCollector, surroundings: Surroundings) -> None:
     """Put how many GPUs CUDA_VISIBLE_DEVICES leaves; "all" and names of MIG slices say nothing."""
-    fact = around.environment.get("CUDA_VISIBLE_DEVICES")
+    fact = surroundings.environment.get("CUDA_VISIBLE_DEVICES")
     listed = re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", str(fact.value).replace(" ", "")) if fact else None
     if fact is not None and listed:
         facts.put("container.visible_gpus", listed[0].count(",") + 1, fact.where)
 
 
-def machine_of(around: Surroundings, facts: Facts) -> Artifact | None:
+def machine_from_surroundings(surroundings: Surroundings, facts: FactCollector) -> Artifact | None:
     """Return the machine that is described: its release by the image, its GPUs by the limits."""
-    machine_facts = Facts()
-    release, where = _release(around)
+    machine_facts = FactCollector()
+    release, where = _stated_release(surroundings)
     if release:
         machine_facts.put("gpu.runtime", release, where)
         machine_facts.put("gpu.tensorrt", tensorrt_of(release) or None, f"TensorRT of release {release}")
     counts = [facts.get("container.gpus"), facts.get("container.visible_gpus")]
     known_counts = [count for count in counts if isinstance(count, int)]
     if known_counts:
-        several = bool(facts.get("runtime.launcher")) and around.nodes is not None
-        nodes = around.nodes.value if several and around.nodes else 1
-        fact = around.gpus if around.gpus and around.gpus.value == min(known_counts) else None
-        place = fact or around.environment.get("CUDA_VISIBLE_DEVICES")
-        machine_facts.put("gpu.count", min(known_counts) * nodes, place.where if place else around.system)
-    done = machine_facts.done()
-    return Artifact("machine", around.system, done, unit=around.unit) if done else None
+        several = bool(facts.get("runtime.launcher")) and surroundings.nodes is not None
+        nodes = surroundings.nodes.value if several and surroundings.nodes else 1
+        fact = (
+            surroundings.gpus if surroundings.gpus and surroundings.gpus.value == min(known_counts) else None
+        )
+        place = fact or surroundings.environment.get("CUDA_VISIBLE_DEVICES")
+        machine_facts.put(
+            "gpu.count", min(known_counts) * nodes, place.where if place else surroundings.system
+        )
+    done = machine_facts.to_dict()
+    return Artifact("machine", surroundings.system, done, unit=surroundings.unit) if done else None
 
 
-def _release(around: Surroundings) -> tuple[str, str]:
+def _stated_release(surroundings: Surroundings) -> tuple[str, str]:
     """Return the release that runs: the one installed on top of the image, else the image's own."""
-    if around.release is not None:
-        return str(around.release.value), around.release.where
-    if around.image is None:
+    if surroundings.release is not None:
+        return str(surroundings.release.value), surroundings.release.where
+    if surroundings.image is None:
         return "", ""
-    return release_of_image(str(around.image.value)), around.image.where
+    return release_of_image(str(surroundings.image.value)), surroundings.image.where
 
 
-def release_of(around: Surroundings) -> str:
-    return _release(around)[0]
+def running_release(surroundings: Surroundings) -> str:
+    return _stated_release(surroundings)[0]
 
 
 def size_in_bytes(value: object) -> int | None:
@@ -131,33 +137,33 @@ def size_in_bytes(value: object) -> int | None:
     if size is None:
         return None
     is_decimal = size[2].isupper() and not size[3] and not size[4]
-    return int(float(size[1]) * (1000 if is_decimal else 1024) ** POWERS[size[2].lower()])
+    return int(float(size[1]) * (1000 if is_decimal else 1024) ** UNIT_POWERS[size[2].lower()])
 
 
-def whole_number(value: object) -> int | None:
+def parse_small_integer(value: object) -> int | None:
     text = str(value).strip()
     return int(text) if text.isdecimal() and len(text) < 7 else None
 
 
-def shell_text(words: Iterable[tuple[str, int]]) -> str:
+def shell_text_from_words(words: Iterable[tuple[str, int]]) -> str:
     """Return words as shell text in which each stands on its own line of the file it came from."""
     text, at = "", 1
     for word, line in words:
         gap = max(line - at, 0)
         text += "\n" * gap if not text.strip() else "\\\n" * gap
         at += gap
-        quoted = f'"{as_unknown(word)}"' if TEMPLATED in word else shlex.quote(word)
+        quoted = f'"{mark_unknown_values(word)}"' if UNKNOWN_VALUE in word else shlex.quote(word)
         text += f"{quoted} "
         at += quoted.count("\n")
     return text
 
 
-def as_unknown(text: str) -> str:
+def mark_unknown_values(text: str) -> str:
     """Return shell text in which a value that stands elsewhere is a variable that nobody sets."""
-    return text.replace(TEMPLATED, "${VALUE_FROM_ELSEWHERE}")
+    return text.replace(UNKNOWN_VALUE, "${VALUE_FROM_ELSEWHERE}")
 
 
-def script_in(words: list[tuple[str, int]]) -> tuple[str, int] | None:
+def inline_shell_script(words: list[tuple[str, int]]) -> tuple[str, int] | None:
     """Return the script of ["bash", "-c", script] and the line it begins on."""
     for at, (word, _) in enumerate(words[:-1]):
         if re.fullmatch(r"-[a-z]*c", word) and at and re.fullmatch(r"(?:.*/)?(?:ba|z|da)?sh", words[0][0]):
@@ -167,26 +173,26 @@ def script_in(words: list[tuple[str, int]]) -> tuple[str, int] | None:
 
 def command_text(words: list[tuple[str, int]], environment: dict[str, Fact]) -> str:
     """Return a container's command as shell text; in a script the variables of the container are known."""
-    script = script_in(words)
+    script = inline_shell_script(words)
     if script is None:
-        return shell_text(words)
+        return shell_text_from_words(words)
     text, line = script
     assignments = " ".join(
         f"{name}={shlex.quote(str(fact.value))}"
         for name, fact in environment.items()
         if re.fullmatch(r"[A-Za-z_]\w*", name) and "\n" not in str(fact.value)
     )
-    return f"{assignments}{chr(10) * max(line - 1, 1 if assignments else 0)}{as_unknown(text)}"
+    return f"{assignments}{chr(10) * max(line - 1, 1 if assignments else 0)}{mark_unknown_values(text)}"
 
 
-def with_mounts(host: Host, text: str, mounts: list[Mount]) -> tuple[str, tuple[str, ...]]:
+def replace_mounted_paths(host: Host, text: str, mounts: list[HostMount]) -> tuple[str, tuple[str, ...]]:
     """Return a command with the paths of this machine in place of the container's, and the folders they lie in."""
-    from trtdx.inspect.readers.server.named_paths import kind_of
+    from trtdx.inspect.readers.server.named_paths import path_kind
 
     here = []
     for mount in sorted(mounts, key=lambda mount: -len(mount.target)):
         source, target = mount.source.rstrip("/") or "/", mount.target.rstrip("/")
-        usable = bool(target) and PLAIN_PATH.fullmatch(source) and kind_of(host, source) != "absent"
+        usable = bool(target) and PLAIN_PATH.fullmatch(source) and path_kind(host, source) != "absent"
         if usable and source != target:
             text = re.sub(rf"(?<![\w./-]){re.escape(target)}(?=[/\s'\"]|$)", source, text)
         if usable:
