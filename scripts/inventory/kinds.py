@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tomllib
 
 from inventory import other_products, tensorrt_llm, variables
 from inventory.eras import fold_releases, write_entries
 from inventory.mirrors import Mirror, Tree, list_releases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 BY_HAND = Path(__file__).with_name("by_hand.toml")
 TENSORRT_LLM = "TensorRT-LLM"
@@ -53,15 +52,24 @@ def open_products(mirrors: Path) -> Products:
         if folder.is_dir():
             mirror = Mirror(folder)
             trees = list_releases(mirror, source.prefix, source.first, pre=source.pre)
-            trees += [Tree(mirror, commit, release) for commit, release in source.untagged if mirror.has_commit(commit)]
+            trees += [
+                Tree(mirror, commit, release)
+                for commit, release in source.untagged
+                if mirror.has_commit(commit)
+            ]
             products[name] = trees
     return products
 
 
 def write_releases(products: Products, path: Path) -> None:
-    entries = [{"product": name, "releases": [tree.release for tree in trees]} for name, trees in products.items()]
+    entries = [
+        {"product": name, "releases": [tree.release for tree in trees]} for name, trees in products.items()
+    ]
     hand = tomllib.loads(BY_HAND.read_text("utf-8"))
-    entries += [{"product": name, "source": table["source"], "releases": []} for name, table in hand["product"].items()]
+    entries += [
+        {"product": name, "source": table["source"], "releases": []}
+        for name, table in hand["product"].items()
+    ]
     write_entries(path, entries)
 
 
@@ -79,11 +87,22 @@ def write_flags(products: Products, path: Path) -> int:
         if collect is None:
             continue
         for key, eras in _fold_product(trees, collect).items():
-            entries.append({"product": product, **_named(key), "eras": eras})
+            entries.append({**_owner(product), **_named(key), "eras": eras})
     entries += _flags_by_hand()
-    entries.sort(key=lambda entry: (entry["product"], entry["tool"], entry.get("subcommand", ""), entry["flag"]))
+    entries.sort(
+        key=lambda entry: (
+            entry.get("product", TENSORRT_LLM),
+            entry["tool"],
+            entry.get("subcommand", ""),
+            entry["flag"],
+        )
+    )
     write_entries(path, entries)
     return len(entries)
+
+
+def _owner(product: str) -> dict[str, str]:
+    return {} if product == TENSORRT_LLM else {"product": product}
 
 
 def _named(key: Any) -> dict[str, str]:
@@ -113,7 +132,9 @@ def write_options(products: Products, path: Path) -> int:
 
 def write_fields(products: Products, path: Path) -> int:
     folded = _fold_product(products.get(TENSORRT_LLM, []), tensorrt_llm.collect_config_fields)
-    entries = [{"owner": owner, "field": name, "eras": eras} for (owner, name), eras in sorted(folded.items())]
+    entries = [
+        {"owner": owner, "field": name, "eras": eras} for (owner, name), eras in sorted(folded.items())
+    ]
     write_entries(path, entries)
     return len(entries)
 
@@ -121,35 +142,51 @@ def write_fields(products: Products, path: Path) -> int:
 def write_variables(products: Products, path: Path) -> int:
     entries = []
     for product, trees in products.items():
-        collect = tensorrt_llm.collect_variables if product == TENSORRT_LLM else other_products.VARIABLES.get(product)
+        collect = (
+            tensorrt_llm.collect_variables
+            if product == TENSORRT_LLM
+            else other_products.VARIABLES.get(product)
+        )
         if collect is None:
             continue
         readings = {tree.release: collect(tree) for tree in trees}
-        places = {name: facts["places"][0] for found in readings.values() for name, facts in found.items()}
+        places = {
+            name: min(facts["places"], key=_is_example)
+            for found in readings.values()
+            for name, facts in found.items()
+        }
         settled = {
             release: {name: variables.settle_readings(facts) for name, facts in found.items()}
             for release, found in readings.items()
         }
         for name, eras in fold_releases(list(settled), settled).items():
-            entries.append({"variable": name, "product": product, "place": places[name], "eras": eras})
-    entries.sort(key=lambda entry: (entry["variable"], entry["product"]))
+            entries.append({"variable": name, **_owner(product), "place": places[name], "eras": eras})
+    entries.sort(key=lambda entry: (entry["variable"], entry.get("product", TENSORRT_LLM)))
     write_entries(path, entries)
     return len(entries)
+
+
+def _is_example(path: str) -> bool:
+    return path.startswith(("examples/", "benchmarks/", "scripts/"))
 
 
 def write_paths(products: Products, path: Path) -> int:
     entries = []
     for product in (TENSORRT_LLM, "tensorrtllm_backend"):
-        collect = tensorrt_llm.collect_paths if product == TENSORRT_LLM else other_products.collect_backend_paths
+        collect = (
+            tensorrt_llm.collect_paths if product == TENSORRT_LLM else other_products.collect_backend_paths
+        )
         folded = _fold_product(products.get(product, []), collect)
-        entries += [{"path": name, "product": product, "eras": eras} for name, eras in sorted(folded.items())]
+        entries += [{"path": name, **_owner(product), "eras": eras} for name, eras in sorted(folded.items())]
     write_entries(path, entries)
     return len(entries)
 
 
 def write_requirements(products: Products, path: Path) -> int:
     folded = _fold_product(products.get(TENSORRT_LLM, []), tensorrt_llm.collect_requirements)
-    entries = [{"package": package, "file": file, "eras": eras} for (file, package), eras in sorted(folded.items())]
+    entries = [
+        {"package": package, "file": file, "eras": eras} for (file, package), eras in sorted(folded.items())
+    ]
     write_entries(path, entries)
     return len(entries)
 

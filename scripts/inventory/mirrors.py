@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import re
 import subprocess
+from collections import OrderedDict
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +17,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+KEPT = (
+    100_000,
+    1_500,
+)  # small facts, and syntax trees, which are large; neighbouring releases share most blobs
+
+
 class Mirror:
     """One bare repository; blobs are read through one `git cat-file --batch`, and parsed once each."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._parsed: dict[tuple[str, str], Any] = {}
+        self._parsed: OrderedDict[tuple[str, str], Any] = OrderedDict()
 
     def git(self, *arguments: str) -> str:
         command = ["git", "-C", str(self.folder), *arguments]
@@ -54,8 +62,12 @@ class Mirror:
     def extract_once(self, oid: str, kind: str, extract: Callable[[str], Any]) -> Any:
         """Return what `extract` makes of a blob's text; blobs that many releases share are read once."""
         key = (oid, kind)
-        if key not in self._parsed:
+        if key in self._parsed:
+            self._parsed.move_to_end(key)
+        else:
             self._parsed[key] = extract(self.read_blob(oid))
+            if len(self._parsed) > KEPT[kind == "ast"]:
+                self._parsed.popitem(last=False)
         return self._parsed[key]
 
     def close(self) -> None:
@@ -77,10 +89,9 @@ class Tree:
         return {path: mode.split()[2] for mode, path in entries if mode.split()[1] == "blob"}
 
     def find_paths(self, *patterns: str) -> Iterator[str]:
-        """Yield the paths that match any of some shell patterns, in order."""
-        for path in sorted(self.blobs):
-            if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns):
-                yield path
+        """Return the paths that match any of some shell patterns, in order."""
+        matches = compile_patterns(patterns).match
+        return (path for path in sorted(self.blobs) if matches(path))
 
     def read_text(self, path: str) -> str:
         return self.mirror.read_blob(self.blobs[path]) if path in self.blobs else ""
@@ -91,6 +102,11 @@ class Tree:
             return None
         module: ast.Module | None = self.mirror.extract_once(self.blobs[path], "ast", parse_source)
         return module
+
+
+@cache
+def compile_patterns(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(fnmatch.translate, patterns)))
 
 
 def parse_source(text: str) -> ast.Module | None:
@@ -124,4 +140,4 @@ def list_releases(mirror: Mirror, prefix: str, first: str, *, pre: bool) -> list
         for tag, version in versions.items()
         if version is not None and version >= Version(first) and (pre or not version.is_prerelease)
     ]
-    return [Tree(mirror, tag, tag.removeprefix(prefix)) for _, tag in sorted(kept)]
+    return [Tree(mirror, tag, tag.removeprefix(prefix).partition("-")[0]) for _, tag in sorted(kept)]

@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from inventory.mirrors import Tree
 
 Facts = dict[str, Any]
+HUB_COMMANDS = (
+    "auth",
+    "cache",
+    "delete_cache",
+    "download",
+    "scan_cache",
+    "system",
+    "upload",
+    "upload_large_folder",
+    "user",
+)
 NO_SKIP = re.compile(r"/tests?/|/ext-|3rd-party|/contrib/")
 
 
@@ -54,7 +65,11 @@ def collect_mpi_flags(tree: Tree) -> dict[FlagKey, Facts]:
     manual = tree.read_text("docs/man-openmpi/man1/mpirun.1.rst")
     if manual:
         return _keyed("mpirun", other_sources.read_manual_flags(manual))
-    tables = ("orte/mca/schizo/ompi/schizo_ompi.c", "orte/tools/orterun/orterun.c", "orte/orted/orted_submit.c")
+    tables = (
+        "orte/mca/schizo/ompi/schizo_ompi.c",
+        "orte/tools/orterun/orterun.c",
+        "orte/orted/orted_submit.c",
+    )
     return _keyed("mpirun", other_sources.read_orte_flags("".join(map(tree.read_text, tables))))
 
 
@@ -63,7 +78,7 @@ def collect_hub_flags(tree: Tree) -> dict[FlagKey, Facts]:
     sources = Sources(tree)
     flags: dict[FlagKey, Facts] = {}
     for folder, tool in (("commands", "huggingface-cli"), ("cli", "hf")):
-        for path in tree.find_paths(f"src/huggingface_hub/{folder}/*.py"):
+        for path in tree.find_paths(*(f"src/huggingface_hub/{folder}/{stem}.py" for stem in HUB_COMMANDS)):
             flags |= collect_script_flags(sources, path, tool)
             flags |= collect_typer_flags(sources, path, tool)
     return flags
@@ -74,7 +89,10 @@ def collect_modelopt_flags(tree: Tree) -> dict[FlagKey, Facts]:
 
 
 def collect_backend_flags(tree: Tree) -> dict[FlagKey, Facts]:
-    return _script_flags(tree, ("tools/fill_template.py", "scripts/launch_triton_server.py", "inflight_batcher_llm/client/*.py"))
+    return _script_flags(
+        tree,
+        ("tools/fill_template.py", "scripts/launch_triton_server.py", "inflight_batcher_llm/client/*.py"),
+    )
 
 
 def collect_backend_paths(tree: Tree) -> dict[str, Facts]:

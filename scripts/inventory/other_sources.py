@@ -26,7 +26,10 @@ TRITON_TYPES = {"None": "flag", "Bool": "bool", "Float": "float", "Int": "int", 
 
 
 def read_triton_flags(source: str) -> Flags:
-    return {f"--{name}": {"type": TRITON_TYPES.get(kind, "str")} for name, kind, _ in TRITON_OPTION.findall(source)}
+    return {
+        f"--{name}": {"type": TRITON_TYPES.get(kind, "str")}
+        for name, kind, _ in TRITON_OPTION.findall(source)
+    }
 
 
 CXXOPT = re.compile(

@@ -6,7 +6,14 @@ import ast
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inventory.python_flags import is_plain
-from inventory.python_source import COMPUTED, SourceModule, Sources, base_name
+from inventory.python_source import (
+    COMPUTED,
+    FIELD_CALLS,
+    SourceModule,
+    Sources,
+    base_name,
+    default_expression,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +27,9 @@ PLAIN = {
 }  # fmt: skip
 LEAST = {"PositiveInt": 1, "NonNegativeInt": 0}
 TRANSPARENT = ("Optional", "Annotated", "ClassVar", "Final", "SerializeAsAny")
-ON_ITS_OWN = ("BuildConfig",)  # classes whose fields are listed under the class, not under each key that takes one
+ON_ITS_OWN = (
+    "BuildConfig",
+)  # classes whose fields are listed under the class, not under each key that takes one
 DISCRIMINATORS = ("decoding_type", "algorithm")  # choose one of several models, as class constants up to 1.2
 NOT_FIELDS = ("model_config", "Config")
 ROOT_CLASSES = ("BaseModel", "StrictBaseModel", "BaseSettings", "object", "ABC", "PybindMirror", "Enum")
@@ -43,7 +52,9 @@ class FieldFacts(NamedTuple):
     models: tuple[tuple[SourceModule, ast.ClassDef], ...]
 
 
-def read_annotation(sources: Sources, module: SourceModule, node: ast.AST | None, depth: int = 0) -> TypeFacts:
+def read_annotation(
+    sources: Sources, module: SourceModule, node: ast.AST | None, depth: int = 0
+) -> TypeFacts:
     """Return what a type annotation says; names are followed to aliases, enumerations and models."""
     if node is None or depth > 10:
         return TypeFacts(frozenset({"any"}))
@@ -158,14 +169,12 @@ def _read_field(
     if isinstance(value, ast.Call) and base_name(value.func) == "PrivateAttr":
         return None
     types = read_annotation(sources, module, annotation)
-    keywords = {}
-    if isinstance(value, ast.Call) and base_name(value.func) in ("Field", "PydanticField", "field", "TelemetryField"):
+    keywords: dict[str, ast.expr] = {}
+    default = default_expression(value)
+    if isinstance(value, ast.Call) and base_name(value.func) in FIELD_CALLS:
         keywords = {item.arg: item.value for item in value.keywords if item.arg}
-        default = keywords.get("default", value.args[0] if value.args else None)
         if default is None and "default_factory" in keywords:
             default = _factory_default(keywords["default_factory"])
-    else:
-        default = value
     facts: dict[str, Any] = {"type": kind_from_types(types.kinds)}
     if sources.evaluate(module, keywords.get("init")) is False:
         facts["internal"] = True  # set by the class itself, never written by a user
@@ -197,7 +206,9 @@ def _factory_default(factory: ast.expr) -> ast.expr | None:
     return None
 
 
-def _add_field_default(facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None) -> None:
+def _add_field_default(
+    facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None
+) -> None:
     value = sources.evaluate(module, node)
     if isinstance(node, ast.Call) and facts["type"] == "table":
         return  # a section made of its own defaults
@@ -211,7 +222,10 @@ def _add_field_default(facts: dict[str, Any], sources: Sources, module: SourceMo
 def _least_value(
     sources: Sources, module: SourceModule, keywords: dict[str, ast.expr], types: TypeFacts
 ) -> int | float | None:
-    at_least, above = sources.evaluate(module, keywords.get("ge")), sources.evaluate(module, keywords.get("gt"))
+    at_least, above = (
+        sources.evaluate(module, keywords.get("ge")),
+        sources.evaluate(module, keywords.get("gt")),
+    )
     if isinstance(at_least, (int, float)):
         return at_least
     if isinstance(above, int) and types.kinds - {"none"} == {"int"}:
@@ -240,7 +254,10 @@ def collect_parameters(sources: Sources, module: SourceModule, owner: ast.ClassD
             continue
         plain, keyword = line.args.args[1:], line.args.kwonlyargs
         padding: list[ast.expr | None] = [None] * (len(plain) - len(line.args.defaults))
-        pairs = [*zip(plain, padding + line.args.defaults, strict=True), *zip(keyword, line.args.kw_defaults, strict=True)]
+        pairs = [
+            *zip(plain, padding + line.args.defaults, strict=True),
+            *zip(keyword, line.args.kw_defaults, strict=True),
+        ]
         for argument, default in pairs:
             types = read_annotation(sources, module, argument.annotation)
             facts: dict[str, Any] = {"type": kind_from_types(types.kinds)}
@@ -272,7 +289,9 @@ def collect_options(
     return options
 
 
-def merge_options(left: dict[str, dict[str, Any]], right: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def merge_options(
+    left: dict[str, dict[str, Any]], right: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
     """Return the keys of two alternatives together: values of both, a default only where both have the same."""
     merged = dict(left)
     for name, facts in right.items():

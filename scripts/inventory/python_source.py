@@ -7,7 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from inventory.mirrors import Tree
 
@@ -37,6 +37,7 @@ class SourceModule:
     def __init__(self, tree: Tree, path: str) -> None:
         self.tree, self.path = tree, path
         module = tree.parse_python(path)
+        self.module = module
         self.body = module.body if module else []
         self.names: dict[str, ast.AST] = {}
         self.imports: dict[str, tuple[str, str]] = {}  # local name -> (path of the module, name in it)
@@ -68,9 +69,16 @@ class SourceModule:
         existing = (path for path in candidates if _python_file(self.tree, path))
         return next(existing, module)
 
-    def walk(self) -> Iterator[ast.AST]:
-        for node in self.body:
-            yield from ast.walk(node)
+    def walk(self) -> Iterable[ast.AST]:
+        """Return the calls, functions and assignments of the file, in order; kept with its syntax tree."""
+        if self.module is None:
+            return ()
+        nodes: list[ast.AST] | None = getattr(self.module, "walked_nodes", None)
+        if nodes is None:
+            kept = (ast.Call, ast.FunctionDef, ast.Assign)
+            nodes = [node for node in ast.walk(self.module) if isinstance(node, kept)]
+            self.module.walked_nodes = nodes  # type: ignore[attr-defined]
+        return nodes
 
 
 def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -99,7 +107,9 @@ class Sources:
             self._modules[path] = SourceModule(self.tree, path)
         return self._modules[path]
 
-    def find_name(self, module: SourceModule, name: str, depth: int = 0) -> tuple[SourceModule, ast.AST] | None:
+    def find_name(
+        self, module: SourceModule, name: str, depth: int = 0
+    ) -> tuple[SourceModule, ast.AST] | None:
         """Return where a name is defined and its definition; imports are followed."""
         if name in module.names:
             return module, module.names[name]
@@ -172,13 +182,25 @@ class Sources:
         match node:
             case ast.Call(func=ast.Attribute(value=table, attr="keys" | "values" as part), args=[]):
                 values = self.evaluate(module, table, depth)
-                return COMPUTED if values is COMPUTED else list(getattr(values, part)())
+                if values is COMPUTED:
+                    return self._registered_names(module, table)
+                return list(getattr(values, part)())
             case ast.Call(func=ast.Name(id="list" | "tuple" | "set" | "sorted"), args=[only]):
                 values = self.evaluate(module, only, depth)
                 return COMPUTED if values is COMPUTED else list(values)
             case ast.Call(func=ast.Attribute(attr="Path") | ast.Name(id="Path" | "str"), args=[only]):
                 return self.evaluate(module, only, depth)
         return COMPUTED
+
+    def _registered_names(self, module: SourceModule, factory: ast.AST) -> Any:
+        """Return the names that decorators such as `@register_parser("a", "b")` hand to a factory class."""
+        hit = self.find_class(module, base_name(factory)) if isinstance(factory, ast.Name) else None
+        names: list[str] = []
+        for owner in hit[0].names.values() if hit else ():
+            for decorator in owner.decorator_list if isinstance(owner, ast.ClassDef) else ():
+                if isinstance(decorator, ast.Call) and base_name(decorator).startswith("register_"):
+                    names += [item.value for item in decorator.args if isinstance(item, ast.Constant)]
+        return names or COMPUTED
 
     def _evaluate_listcomp(self, module: SourceModule, node: ast.ListComp, depth: int) -> Any:
         """Return `[x.name for x in Enumeration]` and `[x if x else "disable" for x in VALUES]`."""
@@ -195,6 +217,8 @@ class Sources:
         inner = node.value
         if node.attr in ("value", "name") and isinstance(inner, ast.Attribute):
             return self._evaluate_attribute(module, inner, depth)
+        if node.attr == "default" and isinstance(inner, ast.Subscript):
+            return self._model_default(module, inner, depth)
         if not isinstance(inner, ast.Name):
             return COMPUTED
         members = self.list_members(module, inner.id)
@@ -203,13 +227,33 @@ class Sources:
         hit = self.find_class(module, inner.id)
         return self._class_constant(*hit, node.attr, depth) if hit else COMPUTED
 
+    def _model_default(self, module: SourceModule, node: ast.Subscript, depth: int) -> Any:
+        """Return the default that `Model.model_fields["name"]` holds, also where a name stands for the table."""
+        table, name = node.value, self.evaluate(module, node.slice, depth)
+        if isinstance(table, ast.Name):
+            hit = self.find_name(module, table.id)
+            if hit is None:
+                return COMPUTED
+            module, table = hit  # type: ignore[assignment]
+        match table:
+            case ast.Attribute(value=ast.Name(id=owner), attr="model_fields"):
+                hit_class = self.find_class(module, owner)
+                return self._class_constant(*hit_class, name, depth) if hit_class else COMPUTED
+        return COMPUTED
+
     def _class_constant(self, module: SourceModule, owner: ast.ClassDef, name: str, depth: int) -> Any:
         for line in owner.body:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=target), value=value) if target == name:
-                    return self.evaluate(module, value, depth)
+                    return self.evaluate(module, default_expression(value), depth)
                 case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
                     return self.evaluate(module, value, depth)
+        for base in map(base_name, owner.bases):
+            hit = self.find_class(module, base)
+            if hit and hit[1] is not owner and depth < DEPTH:
+                value = self._class_constant(*hit, name, depth + 1)
+                if value is not COMPUTED:
+                    return value
         return COMPUTED
 
     def list_members(self, module: SourceModule, name: str) -> dict[str, Any]:
@@ -226,6 +270,17 @@ class Sources:
                     automatic = member if textual or known is COMPUTED else known
                     members[member] = automatic if known is COMPUTED else known
         return members
+
+
+FIELD_CALLS = ("Field", "PydanticField", "field", "TelemetryField")
+
+
+def default_expression(value: ast.expr | None) -> ast.expr | None:
+    """Return the expression of a field's default, out of `Field(default=...)` where it is written so."""
+    if not isinstance(value, ast.Call) or base_name(value.func) not in FIELD_CALLS:
+        return value
+    keywords = {item.arg: item.value for item in value.keywords}
+    return keywords.get("default", value.args[0] if value.args else None)
 
 
 def base_name(node: ast.AST) -> str:

@@ -44,7 +44,7 @@ VARIABLE_FILES = (
 )  # fmt: skip
 VARIABLE_SKIP = re.compile(r"cubin|/tests?/|unittest|3rdparty|third_party|_test\.|instantiations/")
 PATHS = re.compile(
-    r"^(?:examples|benchmarks|scripts|triton_backend)/.*\.(?:py|sh|slurm|sbatch)$|^docker/(?:Makefile|Dockerfile\.\w+)$"
+    r"^(?:examples|benchmarks|scripts|triton_backend)/.*(?:\.(?:py|sh|slurm|sbatch)|requirements[\w-]*\.txt)$|^docker/(?:Makefile|Dockerfile\.\w+)$"
     r"|^tensorrt_llm/(?:commands/\w+\.py|llmapi/trtllm-\w+-launch|hlapi/trtllm-\w+-launch)$|^setup\.py$|^requirements[\w-]*\.txt$"
 )
 PATHS_SKIP = re.compile(r"/tests?/|unittest|__init__\.py$|jenkins")
@@ -54,9 +54,10 @@ def collect_flags(tree: Tree) -> dict[FlagKey, Facts]:
     """Return all flags of a release's programs and example scripts."""
     sources = Sources(tree)
     flags: dict[FlagKey, Facts] = {}
+    installed = tree.read_text("setup.py")
     for tool, stem in ARGPARSE_TOOLS.items():
         path = f"tensorrt_llm/commands/{stem}.py"
-        if path in tree.blobs:
+        if path in tree.blobs and f"{tool}=" in installed:
             flags |= collect_script_flags(sources, path, tool)
     if any(key.tool == "trtllm-build" for key in flags):
         flags |= collect_plugin_flags(sources)
@@ -114,7 +115,11 @@ def _plugin_flag(sources: Sources, name: str, field: Facts) -> Facts:
 
 def _dtype_values(sources: Sources, name: str) -> list[str]:
     module = sources.open_module(PLUGINS)
-    constants = {key: sources.evaluate(module, node) for key, node in module.names.items() if key.isupper() or key == "plugin_options"}
+    constants = {
+        key: sources.evaluate(module, node)
+        for key, node in module.names.items()
+        if key.isupper() or key == "plugin_options"
+    }
     special = constants.get("PLUGIN_DTYPE_OPTIONS_MAP")
     usual = constants.get("DEFAULT_PLUGIN_DTYPE_OPTIONS", constants.get("plugin_options"))
     values = special[name] if isinstance(special, dict) and name in special else usual
@@ -123,7 +128,12 @@ def _dtype_values(sources: Sources, name: str) -> list[str]:
 
 # LLM API
 
-LLM_ARGS = ("tensorrt_llm/llmapi/llm_args.py", "tensorrt_llm/llmapi/llm_utils.py", "tensorrt_llm/hlapi/llm_utils.py", "tensorrt_llm/hlapi/llm.py")
+LLM_ARGS = (
+    "tensorrt_llm/llmapi/llm_args.py",
+    "tensorrt_llm/llmapi/llm_utils.py",
+    "tensorrt_llm/hlapi/llm_utils.py",
+    "tensorrt_llm/hlapi/llm.py",
+)
 BACKEND_CLASSES = {"pytorch": "TorchLlmArgs", "tensorrt": "TrtLlmArgs"}
 AUTODEPLOY = ("tensorrt_llm/_torch/auto_deploy/llm_args.py", ("LlmArgs", "AutoDeployConfig"))
 PYTORCH_CONFIG = ("tensorrt_llm/_torch/pyexecutor/config.py", "PyTorchConfig")
@@ -135,7 +145,11 @@ def collect_llm_options(tree: Tree) -> dict[str, Facts]:
     by_backend = {name: options for name, options in _options_by_backend(sources).items() if options}
     merged: dict[str, Facts] = {}
     for name in ("pytorch", "tensorrt", "all", "_autodeploy"):
-        merged = {**by_backend.get(name, {}), **merged} if name == "_autodeploy" else merge_options(merged, by_backend.get(name, {}))
+        merged = (
+            {**by_backend.get(name, {}), **merged}
+            if name == "_autodeploy"
+            else merge_options(merged, by_backend.get(name, {}))
+        )
     main = [name for name in by_backend if name != "_autodeploy"]
     for key, facts in merged.items():
         having = [name for name in main if key in by_backend[name]]
@@ -153,11 +167,14 @@ def _options_by_backend(sources: Sources) -> dict[str, dict[str, Facts]]:
     for backend, name in BACKEND_CLASSES.items():
         hit = sources.find_class(module, name)
         if hit:
-            options[backend] = _with_pytorch_config(sources, collect_options(sources, *hit))
+            options[backend] = collect_options(sources, *hit)
     if not options:
         hit = sources.find_class(module, "LlmArgs") or sources.find_class(module, "ModelConfig")
         if hit:
-            options["all"] = _with_pytorch_config(sources, collect_options(sources, *hit))
+            options["all"] = collect_options(sources, *hit)
+    below = _pytorch_config_options(sources)
+    if not any("attn_backend" in known for known in options.values()):  # 0.21 moved these keys up
+        options = {backend: {**known, **below} for backend, known in options.items()}
     options["_autodeploy"] = _autodeploy_options(sources)
     return options
 
@@ -167,15 +184,15 @@ def _defines(sources: Sources, path: str) -> bool:
     return any(name in names for name in ("LlmArgs", "BaseLlmArgs", "TorchLlmArgs", "ModelConfig"))
 
 
-def _with_pytorch_config(sources: Sources, options: dict[str, Facts]) -> dict[str, Facts]:
-    """Add the keys of pytorch_backend_config (0.17 to 0.20), which stood beside the declared arguments."""
+def _pytorch_config_options(sources: Sources) -> dict[str, Facts]:
+    """Return the keys of pytorch_backend_config (0.17 to 0.20), which stood beside the declared arguments."""
     key = "pytorch_backend_config"
     read = any(key in sources.tree.read_text(path) for path in ("tensorrt_llm/llmapi/llm.py", LLM_ARGS[0]))
     path, name = PYTORCH_CONFIG
     hit = sources.find_class(sources.open_module(path), name)
-    if not read or not hit or "attn_backend" in options:  # 0.21 moved its keys up
-        return options
-    return {**options, key: {"type": "table"}, **collect_options(sources, *hit, prefix=f"{key}.")}
+    if not read or not hit:
+        return {}
+    return {key: {"type": "table"}, **collect_options(sources, *hit, prefix=f"{key}.")}
 
 
 def _autodeploy_options(sources: Sources) -> dict[str, Facts]:
@@ -198,7 +215,11 @@ FIELD_CLASSES = {
     "LoraConfig": ("tensorrt_llm/lora_helper.py", "tensorrt_llm/lora_manager.py"),
     "Mapping": ("tensorrt_llm/mapping.py",),
     "MappingBase": ("tensorrt_llm/mapping.py",),
-    "SamplingParams": ("tensorrt_llm/sampling_params.py", "tensorrt_llm/hlapi/utils.py"),
+    "SamplingParams": (
+        "tensorrt_llm/sampling_params.py",
+        "tensorrt_llm/llmapi/utils.py",
+        "tensorrt_llm/hlapi/utils.py",
+    ),
     "SamplingConfig": ("tensorrt_llm/runtime/generation.py",),
     "ModelConfig": ("tensorrt_llm/runtime/generation.py",),
 }
@@ -255,8 +276,10 @@ def collect_requirements(tree: Tree) -> dict[tuple[str, str], Facts]:
             continue
         for line in tree.read_text(path).splitlines():
             match = None if line.strip().startswith(("#", "-")) else REQUIREMENT.match(line.strip())
-            if match:
-                facts[path, match["name"].lower().replace("_", "-")] = {"wants": match["rest"].strip()}
+            if match:  # a package may be asked for once for each platform
+                key = (path, match["name"].lower().replace("_", "-"))
+                stated = [facts[key]["wants"]] if key in facts else []
+                facts[key] = {"wants": " | ".join([*stated, match["rest"].strip()])}
     python = re.search(r'python_requires\s*=\s*["\']([^"\']+)', tree.read_text("setup.py"))
     if python:
         facts["setup.py", "python"] = {"wants": python[1].replace(" ", "")}

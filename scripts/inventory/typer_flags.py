@@ -40,7 +40,11 @@ def _function_options(
     sources: Sources, module: SourceModule, function: ast.FunctionDef
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     parameters = function.args.args + function.args.kwonlyargs
-    defaults = [*[None] * (len(function.args.args) - len(function.args.defaults)), *function.args.defaults, *function.args.kw_defaults]
+    defaults = [
+        *[None] * (len(function.args.args) - len(function.args.defaults)),
+        *function.args.defaults,
+        *function.args.kw_defaults,
+    ]
     for parameter, default in zip(parameters, defaults, strict=True):
         hit = _find_option(sources, module, parameter.annotation)
         if hit is None:
@@ -65,7 +69,9 @@ def _find_option(
 ) -> tuple[SourceModule, ast.expr, ast.Call] | None:
     """Return an `Annotated[type, typer.Option(...)]`, also behind a name."""
     match annotation:
-        case ast.Subscript(value=owner, slice=ast.Tuple(elts=[kind, *rest])) if base_name(owner) == "Annotated":
+        case ast.Subscript(value=owner, slice=ast.Tuple(elts=[kind, *rest])) if (
+            base_name(owner) == "Annotated"
+        ):
             options = [item for item in rest if isinstance(item, ast.Call) and base_name(item) == "Option"]
             return (module, kind, options[0]) if options else None
         case ast.Name(id=name):

@@ -18,7 +18,9 @@ NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}")
 Reading = tuple[str, dict[str, Any]]  # the name, and what this place tells of it
 
 
-def collect_variables(tree: Tree, patterns: Iterable[str], skip: re.Pattern[str]) -> dict[str, dict[str, Any]]:
+def collect_variables(
+    tree: Tree, patterns: Iterable[str], skip: re.Pattern[str]
+) -> dict[str, dict[str, Any]]:
     """Return the variables that a release's files read: type, values, default and the files ("places")."""
     variables: dict[str, dict[str, Any]] = {}
     for path in tree.find_paths(*patterns):
@@ -100,7 +102,9 @@ def _variable_read(node: ast.AST, constants: dict[str, str]) -> str:
     match node:
         case ast.Subscript(value=owner, slice=key, ctx=ast.Load()) if base_name(owner) == "environ":
             return _text(key, constants)
-        case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[owner]) if base_name(owner) == "environ":
+        case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[owner]) if (
+            base_name(owner) == "environ"
+        ):
             return _text(key, constants)
         case ast.Call(func=function, args=[key, *_]) if _reads_environment(function):
             return _text(key, constants)
@@ -128,17 +132,29 @@ def _reading_facts(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> dict[str, 
     facts: dict[str, Any] = {}
     if isinstance(node, ast.Call):
         defaults = [item.value for item in node.args[1:2] if isinstance(item, ast.Constant)]
-        defaults += [item.value.value for item in node.keywords if item.arg == "default" and isinstance(item.value, ast.Constant)]
+        defaults += [
+            item.value.value
+            for item in node.keywords
+            if item.arg == "default" and isinstance(item.value, ast.Constant)
+        ]
         if defaults and isinstance(defaults[0], (str, int, float, bool)):
             facts["default"] = str(defaults[0])
     outer = parents.get(node)
-    while isinstance(outer, ast.Attribute) or (isinstance(outer, ast.Call) and base_name(outer.func) in ("lower", "upper", "strip")):
+    while isinstance(outer, ast.Attribute) or (
+        isinstance(outer, ast.Call) and base_name(outer.func) in ("lower", "upper", "strip")
+    ):
         outer = parents.get(outer)
     match outer:
         case ast.Call(func=ast.Name(id="int" | "float" as kind)):
             facts["type"] = kind
-        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn()], comparators=[other]) if other is not node:
-            values = [item.value for item in ast.walk(other) if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+        case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.In() | ast.NotIn()], comparators=[other]) if (
+            other is not node
+        ):
+            values = [
+                item.value
+                for item in ast.walk(other)
+                if isinstance(item, ast.Constant) and isinstance(item.value, str)
+            ]
             if values:
                 facts["values"] = values
     return facts
@@ -146,7 +162,9 @@ def _reading_facts(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> dict[str, 
 
 # C++
 
-CPP_READ = re.compile(r'\b(?P<how>\w*[eE]nv\w*)\s*(?:<[^<>()]*>)?\(\s*(?:"(?P<text>[A-Z][A-Z0-9_]{2,})"|(?P<constant>k\w+)\s*[),])')
+CPP_READ = re.compile(
+    r'\b(?P<how>\w*[eE]nv\w*)\s*(?:<[^<>()]*>)?\(\s*(?:"(?P<text>[A-Z][A-Z0-9_]{2,})"|(?P<constant>k\w+)\s*[),])'
+)
 CPP_CONSTANT = re.compile(r'\b(k\w+)\s*(?:\{|=)\s*"([A-Z][A-Z0-9_]{2,})"')
 CPP_TYPES = {"bool": "bool", "int": "int", "uint": "int", "float": "float", "str": "str", "mem": "str"}
 
@@ -173,13 +191,17 @@ def read_cpp_variables(text: str) -> list[Reading]:
 NCCL_PARAMETER = re.compile(r'\bNCCL_PARAM\(\s*\w+\s*,\s*"(\w+)"\s*,\s*([^;]*?)\)\s*;')
 
 
+NCCL_NAME = re.compile(r'"(NCCL_[A-Z0-9_]{2,}[A-Z0-9])"')
+
+
 def read_nccl_variables(text: str) -> list[Reading]:
-    """Return NCCL's own parameters (whole numbers) and what it reads with ncclGetEnv."""
+    """Return NCCL's own parameters (whole numbers) and the other variables its code names."""
     readings: dict[str, dict[str, Any]] = {}
     for name, default in NCCL_PARAMETER.findall(text):
         plain = default.strip()
-        readings[f"NCCL_{name}"] = {"type": "int"} | ({"default": plain} if re.fullmatch(r"-?\d+", plain) else {})
-    for name, facts in read_cpp_variables(text):
-        if name.startswith("NCCL_"):
-            readings.setdefault(name, facts)
+        readings[f"NCCL_{name}"] = {"type": "int"} | (
+            {"default": plain} if re.fullmatch(r"-?\d+", plain) else {}
+        )
+    for name in NCCL_NAME.findall(text):  # also handed to helpers, such as ncclGetLevel
+        readings.setdefault(name, {})
     return list(readings.items())
