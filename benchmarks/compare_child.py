@@ -94,11 +94,11 @@ def arrays_of(capture: str, target: str) -> None:
 
 def inside(first: str, second: str, rounds: int) -> dict[str, Any]:
     """Compare two captures in this process."""
-    from trtdx.compare.run import Plan, compare
+    from trtdx.compare.run import ComparisonPlan, compare
     from trtdx.host import RealHost
     from trtdx.knowledge.load import load_book
 
-    host, plan = RealHost(), Plan(reference=first, candidate=second)
+    host, plan = RealHost(), ComparisonPlan(reference=first, candidate=second)
     book = load_book(host, [])
     times = []
     for _ in range(rounds):

@@ -75,7 +75,7 @@ def test_a_case_that_points_outside_itself_is_refused(tmp_path, name):
 
 
 def test_a_case_that_claims_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("trtdx.case.MOST_BYTES", 10)
+    monkeypatch.setattr("trtdx.case.MAX_CASE_BYTES", 10)
     with zipfile.ZipFile(tmp_path / "big.trtdx", "w") as archive:
         archive.writestr(RECORDS_FILE, "x" * 100)
     with pytest.raises(CaseError, match="more than a case may hold"):

@@ -123,7 +123,7 @@ def test_live_modules_are_compared_as_they_are_and_left_as_they_were():
     assert found.findings[0].code == "DX975"
     assert found.findings[0].where.module == "model.layers.1.input_layernorm"
     assert found.findings[0].verify == "trtdx compare REF CAND --tokens '5 17 42 9'"
-    assert all(torch.are_copies(tensor, before[name]) for name, tensor in good.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in good.state_dict().items())
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in bad.modules())
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("onnxruntime")
 
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion, SideSpec, open_side, parse_side
 from trtdx.engines.generate import cache_outputs_by_input, complete_feeds
 from trtdx.errors import InputError, UnknownNameError
@@ -25,7 +25,7 @@ QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7),), new_tokens=2)
 
 
 def compared(book, reference, candidate, question=QUESTION, **more):
-    plan = Plan(reference=str(reference), candidate=str(candidate), question=question, **more)
+    plan = ComparisonPlan(reference=str(reference), candidate=str(candidate), question=question, **more)
     return compare(RealHost(), plan, book)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtdx.diagnose import scan
-from trtdx.knowledge.literals import fold
+from trtdx.knowledge.literals import fold_case
 
 _kernel = pytest.importorskip("trtdx._kernel", reason="the C kernel was not built: no compiler here")
 
@@ -23,12 +23,12 @@ DATA = st.lists(
 
 
 def expected(texts, data):
-    folded = fold(data)
+    folded = fold_case(data)
     return sorted(
         (at, number)
         for number, text in enumerate(texts)
         for at in range(len(data))
-        if folded.startswith(fold(text), at)
+        if folded.startswith(fold_case(text), at)
     )
 
 
@@ -60,7 +60,7 @@ def test_two_threads_find_what_one_finds(monkeypatch):
         b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000)
     )
     one = list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50)))
-    monkeypatch.setattr(scan, "_WORTH_TWO", 1 << 40)
+    monkeypatch.setattr(scan, "_TWO_THREADS_BYTES", 1 << 40)
     assert list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50))) == one
     assert sorted(one) == expected_fast(texts, data)
 

@@ -43,7 +43,7 @@ def refusal(data: bytes) -> str:
 @pytest.fixture(params=["libyaml", "python"], autouse=True)
 def _either_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "python":
-        monkeypatch.setattr(yaml_documents, "LOADER", yaml.SafeLoader)
+        monkeypatch.setattr(yaml_documents, "YAML_LOADER", yaml.SafeLoader)
 
 
 def test_a_value_knows_its_file_line_and_key() -> None:

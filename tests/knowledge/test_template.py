@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtdx.knowledge.template import filled
+from trtdx.knowledge.template import fill_template
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,11 @@ from trtdx.knowledge.template import filled
     ],
 )
 def test_one_is_not_spoken_of_as_many(number, words):
-    assert filled("{n} ranks were started, {n} MPI processes are needed", {"n": number}) == words
+    assert fill_template("{n} ranks were started, {n} MPI processes are needed", {"n": number}) == words
 
 
 def test_the_verb_follows_its_noun():
     assert (
-        filled("{n} layers do not divide, {n} beams, {n} times", {"n": "1"})
+        fill_template("{n} layers do not divide, {n} beams, {n} times", {"n": "1"})
         == "1 layer does not divide, 1 beam, 1 time"
     )

@@ -6,12 +6,12 @@ from trtdx.knowledge import versions
 
 
 def test_releases_are_in_order_and_whole():
-    rows = versions.table().release
+    rows = versions.version_table().release
     assert [row.date for row in rows] == sorted(row.date for row in rows)
     assert {"0.5.0", "0.8.0", "0.16.0", "1.0.0", "1.2.1"} <= {row.version for row in rows}
     assert all(re.fullmatch(r"\d\d\.\d\d", row.ngc) for row in rows)
-    assert versions.release("1.2.1").tensorrt == "10.14.1.48"
-    assert versions.release("1.3.0rc22").tensorrt == ""
+    assert versions.find_release("1.2.1").tensorrt == "10.14.1.48"
+    assert versions.find_release("1.3.0rc22").tensorrt == ""
 
 
 def test_which_release_belongs_to_a_tensorrt():

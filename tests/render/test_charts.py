@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from trtdx.errors import InputError
-from trtdx.render.charts import Chart, Curve, Mark, inline_svg, write
+from trtdx.render.charts import Chart, Curve, Mark, inline_svg, write_chart
 
 CHART = Chart(
     title="drift", x="layer", y="error", log_y=True, whole_x=True,
@@ -31,18 +31,18 @@ def test_a_missing_matplotlib_is_named_with_its_extra():
 
 def test_other_kinds_of_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="not a kind of picture"):
-        write(CHART, str(tmp_path / "x.gif"))
+        write_chart(CHART, str(tmp_path / "x.gif"))
 
 
 def test_files_have_a_background_and_need_no_display(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.delenv("DISPLAY", raising=False)
-    write(CHART, str(tmp_path / "x.png"))
+    write_chart(CHART, str(tmp_path / "x.png"))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    write(CHART, str(tmp_path / "x.svg"))
+    write_chart(CHART, str(tmp_path / "x.svg"))
     first = (tmp_path / "x.svg").read_text()
     assert "#ffffff" in first
-    write(CHART, str(tmp_path / "x.svg"))
+    write_chart(CHART, str(tmp_path / "x.svg"))
     assert (tmp_path / "x.svg").read_text() == first  # nothing in it comes from chance or the clock
     assert "pyplot" not in [name.rpartition(".")[2] for name in sys.modules if name.startswith("matplotlib")]
 

@@ -43,7 +43,7 @@ def mistaken(spec, folder, mistake, *, forced, question=QUESTION, selector=MODUL
     import torch
 
     engine = spec.open(selector)
-    _ = engine.tapped
+    _ = engine.tap_effect
     with torch.no_grad():
         mistake(engine.model)
     try:

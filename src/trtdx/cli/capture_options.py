@@ -111,13 +111,13 @@ class PromptOptions(OptionGroup):
 
     def check_sources(self, resume: str) -> None:
         """Refuse more than one thing to start from."""
-        given = {
+        set_options = {
             "--tokens": self.tokens,
             "--prompt": self.prompt,
             "--inputs": self.inputs,
             "--resume": resume,
         }
-        named = [flag for flag, value in given.items() if value]
+        named = [flag for flag, value in set_options.items() if value]
         if len(named) > 1:
             raise typer.BadParameter(
                 f"{named[0]} does not go with {named[1]}: a run starts from one of them; they exclude each other"
@@ -272,9 +272,9 @@ class EngineFlags(OptionGroup):
             },
         }
         for owner, flags in settings.items():
-            given = [name for name, value in flags.items() if value]
-            if given and kind != owner:
-                raise typer.BadParameter(f"{given[0]} is for {owner}, and this runs on {kind}")
+            set_flags = [name for name, value in flags.items() if value]
+            if set_flags and kind != owner:
+                raise typer.BadParameter(f"{set_flags[0]} is for {owner}, and this runs on {kind}")
         budget = parse_size(self.memory) if self.memory else None
         return EngineOptions(self.optimisation.value, budget, self.dtype, self.attention, self.torch_compile)
 
@@ -318,9 +318,9 @@ class CaptureTarget(OptionGroup):
             raise typer.BadParameter("--after-step needs --resume")
 
 
-def emit_table(section: Section, subject: str, output: OutputOptions, *, whole: bool = True) -> NoReturn:
+def emit_table(section: Section, subject: str, output: OutputOptions, *, all_rows: bool = True) -> NoReturn:
     """Print one table as a report, its cells whole or as long as the terminal has room for, and end."""
     from trtdx.model import Report, Summary
 
     report = Report(Summary(subject), sections=(section,))
-    emit_report(report, output, FindingOptions(fail_on=FailOn.NEVER), details=whole)
+    emit_report(report, output, FindingOptions(fail_on=FailOn.NEVER), details=all_rows)

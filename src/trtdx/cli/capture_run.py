@@ -100,7 +100,7 @@ def _list_places(
 
     hit = select_places(model, kind, selector or "**")
     section = place_section(hit.places, sure=hit.is_certain, most=0 if show_all or output.is_json else 60)
-    emit_table(section, f"{model.path} on {kind}", output, whole=show_all)
+    emit_table(section, f"{model.path} on {kind}", output, all_rows=show_all)
 
 
 def _capture_plan(

@@ -26,7 +26,7 @@ from trtdx.host import RealHost
 
 if TYPE_CHECKING:
     from trtdx.compare.report.comparison_report import ComparisonReport
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.model import Report
     from trtdx.rule import RuleBook
 
@@ -260,7 +260,7 @@ def _finish_comparison(
 
 
 def _with_reduction(
-    host: RealHost, plan: Plan, report: ComparisonReport, folder: str, book: RuleBook
+    host: RealHost, plan: ComparisonPlan, report: ComparisonReport, folder: str, book: RuleBook
 ) -> ComparisonReport:
     """Write the smallest part that fails, and say so in the report."""
     import msgspec

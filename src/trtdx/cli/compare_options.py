@@ -11,7 +11,7 @@ from trtdx.cli.groups import OptionGroup
 
 if TYPE_CHECKING:
     from trtdx.compare.judge.tolerance import Tolerances
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.compare.sides.side import ComparisonQuestion
 
 SIDE = "A capture, another tool's dump, or a model: hf:DIR?dtype=bfloat16, onnx:FILE?level=none, trt:FILE."
@@ -97,13 +97,13 @@ class ComparisonOptions(QuestionOptions):
         ),
     ] = "normal"
 
-    def build_plan(self, reference: str, candidate: str, save_mapping: str = "") -> Plan:
+    def build_plan(self, reference: str, candidate: str, save_mapping: str = "") -> ComparisonPlan:
         """Return what to compare, and how."""
         from trtdx.compare.attribute.effort import parse_effort
-        from trtdx.compare.run import Plan
+        from trtdx.compare.run import ComparisonPlan
         from trtdx.words import parse_size
 
-        return Plan(
+        return ComparisonPlan(
             reference=reference,
             candidate=candidate,
             question=self.build_question(),

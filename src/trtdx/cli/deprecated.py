@@ -81,15 +81,15 @@ def choose_moved_mode(context: typer.Context, modes: Mapping[str, MovedMode]) ->
     Raises:
         typer.BadParameter: an option was given that has no effect in this mode, another mode among them.
     """
-    given = given_flags(context)
-    name = next((mode for mode in modes if mode in given), "")
+    flags = given_flags(context)
+    name = next((mode for mode in modes if mode in flags), "")
     if not name:
         return ""
     mode = modes[name]
-    other = next((other for other in modes if other in given and other not in (name, *mode.allowed)), "")
+    other = next((other for other in modes if other in flags and other not in (name, *mode.allowed)), "")
     if other:
-        refuse_pair(given[other], given[name], mode.because)
-    note_deprecated(given[name], mode.usage)
+        refuse_pair(flags[other], flags[name], mode.because)
+    note_deprecated(flags[name], mode.usage)
     return name
 
 
@@ -115,8 +115,8 @@ class MovedCompareFlags(OptionGroup):
             refuse_options(context, flag, mode.because, allowed=(*COMMON, *mode.allowed, name))
             return name
         for lonely, owner in (("option", "bisect"), ("runs", "bisect"), ("dtype", "precision")):
-            if lonely in (given := given_flags(context)):
-                raise typer.BadParameter(f"{given[lonely]} is an option of `trtdx compare {owner}`")
+            if lonely in (flags := given_flags(context)):
+                raise typer.BadParameter(f"{flags[lonely]} is an option of `trtdx compare {owner}`")
         return ""
 
 
@@ -134,9 +134,9 @@ class MovedMemoryFlags(OptionGroup):
     def choose_mode(context: typer.Context) -> str:
         """Return the old mode that was asked for, "" for a plain plan."""
         name = choose_moved_mode(context, MEMORY_MODES)
-        given = given_flags(context)
+        flags = given_flags(context)
         if name in ("log", "calibrate"):
-            dropped = next((option for option in SETUP_OF_LOGS if option in given), "")
+            dropped = next((option for option in SETUP_OF_LOGS if option in flags), "")
             if dropped:
-                refuse_pair(given[dropped], given[name], MEMORY_MODES[name].because)
+                refuse_pair(flags[dropped], flags[name], MEMORY_MODES[name].because)
         return name

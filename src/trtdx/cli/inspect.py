@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.facts.artifact import Artifact
 
 
-class ShownSection(str, Enum):
+class SectionChoice(str, Enum):
     """The sections there are."""
 
     TENSORS = "tensors"
@@ -41,7 +41,7 @@ PathsArgument = Annotated[
     ),
 ]
 ShowOption = Annotated[
-    list[ShownSection] | None,
+    list[SectionChoice] | None,
     typer.Option("--show", help="Also show this section. May be repeated.", show_default=False),
 ]
 ShapesOption = Annotated[

@@ -63,9 +63,9 @@ def run_memory(
         alone, flags = split_flags(words or ())
         logs = [word for word in alone if _is_log(host, word)]  # --log rank0.log rank1.log
         model = _only_model([word for word in alone if word not in logs]) or moved.model
-        asked = setup.build_question(host, model, serving, dict(flags))
+        question = setup.build_question(host, model, serving, dict(flags))
         named = [*(moved.log or moved.calibrate or ()), *logs]
-        _report_logs(host, named, asked, findings, output, learns=mode == "calibrate")
+        _report_logs(host, named, question, findings, output, learns=mode == "calibrate")
     _plan_model(setup, serving, load, findings, output, words, frontier=bool(mode), plot=moved.plot)
 
 
@@ -96,8 +96,8 @@ def explain_log(
     """
     host = RealHost()
     logs, flags = _split_logs(words)
-    asked = setup.build_question(host, model, serving, flags)
-    _report_logs(host, logs, asked, findings, output, learns=False)
+    question = setup.build_question(host, model, serving, flags)
+    _report_logs(host, logs, question, findings, output, learns=False)
 
 
 def calibrate_machine(
@@ -111,8 +111,8 @@ def calibrate_machine(
     """Learn this machine's constants from logs of one set-up, and keep them for later plans."""
     host = RealHost()
     logs, flags = _split_logs(words)
-    asked = setup.build_question(host, model, serving, flags)
-    _report_logs(host, logs, asked, findings, output, learns=True)
+    question = setup.build_question(host, model, serving, flags)
+    _report_logs(host, logs, question, findings, output, learns=True)
 
 
 def _plan_model(
@@ -133,8 +133,8 @@ def _plan_model(
 
     host = RealHost()
     models, flags = split_flags(words or ())
-    asked = setup.build_question(host, _only_model(models), serving, dict(flags))
-    if not (asked.model or asked.dims or asked.commands or asked.options):
+    question = setup.build_question(host, _only_model(models), serving, dict(flags))
+    if not (question.model or question.dims or question.commands or question.options):
         raise typer.BadParameter(
             "name a model, or give --dims, --command or --config; for logs: trtdx memory log LOG"
         )
@@ -149,14 +149,14 @@ def _plan_model(
     if load.compile_:
         require_packages(("numpy", "ml_dtypes", "tensorrt_rtx"), purpose="compile the model's layers")
     with show_building() if load.compile_ else nullcontext() as progress:
-        report = report_memory_plan(host, asked, findings.load_rules(host), request, progress)
+        report = report_memory_plan(host, question, findings.load_rules(host), request, progress)
     emit_report(report, output, findings)
 
 
 def _report_logs(
     host: RealHost,
     logs: Sequence[str],
-    asked: MemoryRequest,
+    question: MemoryRequest,
     findings: FindingOptions,
     output: ReportOptions,
     *,
@@ -167,9 +167,9 @@ def _report_logs(
 
     book = findings.load_rules(host)
     report = (
-        calibration_report(host, asked, tuple(logs), book)
+        calibration_report(host, question, tuple(logs), book)
         if learns
-        else log_report(host, asked, book, tuple(logs))
+        else log_report(host, question, book, tuple(logs))
     )
     emit_report(report, output, findings)
 

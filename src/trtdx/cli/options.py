@@ -39,8 +39,8 @@ class OutputOptions(OptionGroup):
 
     def __post_init__(self) -> None:
         """Refuse two formats at once."""
-        given = {"--json": self.json, "--markdown": self.markdown, "--format": self.format is not None}
-        named = [flag for flag, is_given in given.items() if is_given]
+        formats = {"--json": self.json, "--markdown": self.markdown, "--format": self.format is not None}
+        named = [flag for flag, is_given in formats.items() if is_given]
         if len(named) > 1:
             refuse_pair(named[0], named[1], "a report is printed in one format")
 

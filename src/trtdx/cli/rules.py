@@ -61,7 +61,7 @@ def check_rules(
     import msgspec
 
     from trtdx.diagnose.rule_examples import RuleExamples
-    from trtdx.inspect.agreements.promises import broken_artifact_examples
+    from trtdx.inspect.agreements.artifact_examples import broken_artifact_examples
     from trtdx.knowledge.load import check_pages, load_book, read_pages
     from trtdx.knowledge.page_format import check_layout
     from trtdx.rule import RuleBook

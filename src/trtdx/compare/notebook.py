@@ -20,7 +20,7 @@ import msgspec
 from trtdx.capture.session.inputs import parse_token_ids
 from trtdx.compare.judge.tolerance import Tolerances
 from trtdx.compare.report.drift_chart import comparison_html, drift_chart, write_picture
-from trtdx.compare.run import Plan
+from trtdx.compare.run import ComparisonPlan
 from trtdx.compare.run import compare as run_comparison
 from trtdx.compare.sides.python_values import spec_from_value, write_arrays
 from trtdx.compare.sides.side import ComparisonQuestion
@@ -29,7 +29,7 @@ from trtdx.host import RealHost
 from trtdx.installation import install_packages
 from trtdx.knowledge.load import load_book
 from trtdx.render import render_json, render_text
-from trtdx.render.charts import draw
+from trtdx.render.charts import draw_chart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def compare(
         question = ComparisonQuestion(
             prompts=_parse_prompts(tokens), new_tokens=_check_token_count(new_tokens), inputs=str(fed or "")
         )
-        plan = Plan(
+        plan = ComparisonPlan(
             reference=_side_text(reference, "REF"),
             candidate=_side_text(candidate, "CAND"),
             sides=sides,
@@ -155,7 +155,7 @@ class Comparison:
 
     def plot(self, ax: Any = None) -> Any:
         """Return a matplotlib figure of the drift over depth, drawn into `ax` if given."""
-        return draw(drift_chart(self.report), ax)
+        return draw_chart(drift_chart(self.report), ax)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the drift as .png or .svg, or everything as one .html file."""

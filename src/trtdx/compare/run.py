@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 MOST_PLACES = 5  # that are looked at one after the other, where those before are tolerated
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to compare, and how."""
 
     reference: str
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(
     host: Host,
-    plan: Plan,
+    plan: ComparisonPlan,
     book: RuleBook,
     *,
     tolerance: Tolerances | None = None,
@@ -128,16 +128,18 @@ def compare(
         except RefusedWeightsError as err:
             return refused_weights_report(err, specs, book, reference)
         mapping = read_mapping(host, plan.mapping) if plan.mapping else None
-        found = align_sides(reference, candidate, mapping=mapping)
-        found.notes[:0] = budget.notes
+        alignment = align_sides(reference, candidate, mapping=mapping)
+        alignment.notes[:0] = budget.notes
         if plan.save_mapping:
-            host.write(plan.save_mapping, found.mapping.text.encode())
-        return _Comparison(host, plan, book, folder, reference, candidate, found, progress).report(tolerance)
+            host.write(plan.save_mapping, alignment.mapping.text.encode())
+        return _Comparison(host, plan, book, folder, reference, candidate, alignment, progress).report(
+            tolerance
+        )
 
 
 def _as_captured(
-    plan: Plan, specs: tuple[SideSpec, SideSpec], folder: Path
-) -> tuple[Plan, list[list[int]] | None]:
+    plan: ComparisonPlan, specs: tuple[SideSpec, SideSpec], folder: Path
+) -> tuple[ComparisonPlan, list[list[int]] | None]:
     """Return a plan that feeds a model what the captured run beside it was fed, and the tokens a reference goes on with.
 
     A candidate's tokens are known before its reference is run where it was captured: later steps are comparable only
@@ -166,11 +168,11 @@ def _was_asked(side: Side, question: ComparisonQuestion) -> bool:
     if fed.prompt is None or fed.mask is None:
         return bool(question.inputs)
     rows = zip(fed.prompt.tolist(), fed.mask.tolist(), strict=True)
-    asked = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
-    return asked == [list(each) for each in question.prompts]
+    captured_prompts = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
+    return captured_prompts == [list(prompt) for prompt in question.prompts]
 
 
-class Reached(NamedTuple):
+class ReachedDivergence(NamedTuple):
     """A wrong place, and what was found there."""
 
     located: FirstDivergence
@@ -188,7 +190,7 @@ class _Comparison:
     def __init__(
         self,
         host: Host,
-        plan: Plan,
+        plan: ComparisonPlan,
         book: RuleBook,
         folder: Path,
         reference: Side,
@@ -214,19 +216,19 @@ class _Comparison:
             self.candidate,
             selector=self.reference.selector,
         )
-        reached = self._reached(runs, tolerance)
+        reached = self._collect_divergences(runs, tolerance)
         located = reached[0].located
-        findings = tuple(each.finding for each in reached if each.finding is not None)
+        findings = tuple(divergence.finding for divergence in reached if divergence.finding is not None)
         read = [
             f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes
         ]
-        told = [each.problem for each in reached if each.problem]
+        problems = [divergence.problem for divergence in reached if divergence.problem]
         notes = [
             *read,
             *self.alignment.notes,
             *self.rewritten,
             *located.notes,
-            *told,
+            *problems,
             *([runs.problem] if runs.problem else []),
         ]
         sections = (
@@ -245,16 +247,18 @@ class _Comparison:
             sections=tuple(section for section in sections if section.rows),
             tensors=tuple(map(tensor_row, located.judged)),
             unmatched=tuple(
-                UnmatchedRow(each.side, each.name, each.step, each.reason)
-                for each in self.alignment.unmatched
+                UnmatchedRow(tensor.side, tensor.name, tensor.step, tensor.reason)
+                for tensor in self.alignment.unmatched
             ),
             segment_runs=located.segment_runs,
             coverage=Coverage.from_verdicts(located.judged, self.alignment.unmatched),
         )
 
-    def _reached(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[Reached]:
+    def _collect_divergences(
+        self, runs: ReferenceRuns, tolerance: Tolerances | None
+    ) -> list[ReachedDivergence]:
         """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
-        found: list[Reached] = []
+        divergences: list[ReachedDivergence] = []
         explained: set[tuple[int, str]] = set()
         for _ in range(MOST_PLACES):
             verdicts = judge_pairs(
@@ -272,66 +276,76 @@ class _Comparison:
             )
             judged, self.rewritten = settled
             # Past what is explained, outputs differ because of it.
-            located = self._located(judged, runs, sure=tolerance is None and not explained)
+            located = self._locate_first(judged, runs, sure=tolerance is None and not explained)
             if located.where is None or located.first is None:
-                return self._weighed(found) if found else [self._healthy(located)]
-            found.append(self._found_at(located, runs))
-            finding = found[-1].finding
+                return self._sort_by_severity(divergences) if divergences else [self._no_divergence(located)]
+            divergences.append(self._explain_divergence(located, runs))
+            finding = divergences[-1].finding
             if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
                 break
             explained |= find_same_kind_errors(judged, located.first) | {
                 (located.where.step, located.where.tensor)
             }
-        return self._weighed(found)
+        return self._sort_by_severity(divergences)
 
-    def _located(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
+    def _locate_first(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
         """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
-        located = locate_first_divergence(judged, self.reference, self.candidate, runs=runs, align=_pairs)
+        located = locate_first_divergence(
+            judged, self.reference, self.candidate, runs=runs, align=_aligned_pairs
+        )
         if located.where is not None or not sure:
             return located
         alarmed = judge_model_outputs(judged, quantised=bool(runs.quantised.modules))
         if alarmed is None:
             return located
         self.rewritten = (*self.rewritten, OUTPUTS_DIFFER)
-        return locate_first_divergence(alarmed, self.reference, self.candidate, runs=runs, align=_pairs)
+        return locate_first_divergence(
+            alarmed, self.reference, self.candidate, runs=runs, align=_aligned_pairs
+        )
 
-    def _weighed(self, found: list[Reached]) -> list[Reached]:
+    def _sort_by_severity(self, divergences: list[ReachedDivergence]) -> list[ReachedDivergence]:
         """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
-        first = found[0]
-        if first.finding is not None and all(each.badness < Severity.ERROR.badness for each in found):
+        first = divergences[0]
+        if first.finding is not None and all(
+            divergence.badness < Severity.ERROR.badness for divergence in divergences
+        ):
             answers = count_changed_answers(first.located.judged, self.reference, self.candidate)
-            found = [
+            divergences = [
                 first._replace(finding=raise_severity(first.finding, first.located, answers)),
-                *found[1:],
+                *divergences[1:],
             ]
-        return sorted(found, key=lambda each: -each.badness)  # of the same gravity the first stays first
+        return sorted(
+            divergences, key=lambda each: -each.badness
+        )  # of the same gravity the first stays first
 
-    def _healthy(self, located: FirstDivergence) -> Reached:
+    def _no_divergence(self, located: FirstDivergence) -> ReachedDivergence:
         """Return that nothing is wrong, unless numbers are not finite on both sides."""
         strange = find_first_not_finite(located.judged)
         if strange is None:
-            return Reached(located)
-        return Reached(located, not_finite_finding(strange, self.book))
+            return ReachedDivergence(located)
+        return ReachedDivergence(located, not_finite_finding(strange, self.book))
 
-    def _found_at(self, located: FirstDivergence, runs: ReferenceRuns) -> Reached:
+    def _explain_divergence(self, located: FirstDivergence, runs: ReferenceRuns) -> ReachedDivergence:
         where = located.where
         assert where is not None
         tested = CauseTrials(problem="no cause was asked for")
         if self.plan.attribute:
             self.progress(f"{where.tensor} at step {where.step} is wrong; looking for the cause")
-            tested = self._tested(located, runs)
-        return Reached(
-            located, finding_from_divergence(located, tested, _command(self.plan), self.book), tested.problem
+            tested = self._try_causes(located, runs)
+        return ReachedDivergence(
+            located,
+            finding_from_divergence(located, tested, _repeat_command(self.plan), self.book),
+            tested.problem,
         )
 
-    def _tested(self, located: FirstDivergence, runs: ReferenceRuns) -> CauseTrials:
+    def _try_causes(self, located: FirstDivergence, runs: ReferenceRuns) -> CauseTrials:
         """Return what explains the first difference; where no cause can be tried, what differs in the files."""
         where = located.where
         assert where is not None
         pairs, sides = self.alignment.pairs, (self.reference, self.candidate)
         if located.finer_sides is not None:  # what was seen with finer taps is of captures of its own
-            pairs, sides = [each.pair for each in located.inner_verdicts], located.finer_sides
-        suspect = collect_suspect(where, pairs, *sides, rerun=self._again(where.module, where.step))
+            pairs, sides = [verdict.pair for verdict in located.inner_verdicts], located.finer_sides
+        suspect = collect_suspect(where, pairs, *sides, rerun=self._module_rerun(where.module, where.step))
         causes, problem, untried = [], "", list[str]()
         try:
             import_optional("torch", extra="torch", purpose="try out causes")
@@ -340,19 +354,19 @@ class _Comparison:
             return CauseTrials(problem=f"no cause was tried out: {err.message}", install_command=err.fix)
         except TrtdxError as err:
             problem = f"no cause was tried out: {err.message}"
-        told, files = self._in_files(where.module)
+        file_notes, files = self._compare_model_files(where.module)
         if runs.quantised.scheme_of(where.module) is not None:
             causes = prefer_scale_cause(causes)
         causes = merge_file_cause(causes, files)
         if located.finer_sides is None and located.first is not None:
-            held = runs.explain_clipping(located.first.pair, self.alignment.pairs)
+            clipping = runs.explain_clipping(located.first.pair, self.alignment.pairs)
             if (
-                held is not None and held.share >= EXPLAINED_SHARE
+                clipping is not None and clipping.share >= EXPLAINED_SHARE
             ):  # seen in the file itself: nothing is surer
-                causes, problem = [held, *causes], ""
-        return CauseTrials(causes, problem, file_differences=told, untried=untried)
+                causes, problem = [clipping, *causes], ""
+        return CauseTrials(causes, problem, file_differences=file_notes, untried=untried)
 
-    def _in_files(self, module: str) -> tuple[list[str], FileCause | None]:
+    def _compare_model_files(self, module: str) -> tuple[list[str], FileCause | None]:
         """Return what differs in the files of both sides at a module, in words, and which mistake that is."""
         specs = find_model_spec(self.reference), find_model_spec(self.candidate)
         paths = [spec.path for spec in specs if spec is not None and spec.kind in GRAPH_KINDS]
@@ -360,7 +374,7 @@ class _Comparison:
             return [], None
         return compare_files(paths[0], paths[1], module)
 
-    def _again(self, module: str, step: int) -> Callable[[], dict[str, Array]] | None:
+    def _module_rerun(self, module: str, step: int) -> Callable[[], dict[str, Array]] | None:
         """Return what runs the candidate once more and gives what left a module."""
         if not self.candidate.spec.is_model:
             return None
@@ -375,21 +389,21 @@ class _Comparison:
                 forced=self.reference.step_tokens() or None,
             )
             pairs = align_sides(self.reference, side).pairs
-            found = {
+            codes = {
                 pair.name: candidate_in_reference_layout(pair, self.reference, side)
                 for pair in pairs
                 if pair.step == step and pair.name.startswith((f"{module}:out", f"{module}."))
             }
-            return {name: array for name, array in found.items() if array is not None}
+            return {name: array for name, array in codes.items() if array is not None}
 
         return run
 
 
-def _pairs(reference: Side, candidate: Side) -> list[TensorPair]:
+def _aligned_pairs(reference: Side, candidate: Side) -> list[TensorPair]:
     return align_sides(reference, candidate).pairs
 
 
-def _command(plan: Plan) -> str:
+def _repeat_command(plan: ComparisonPlan) -> str:
     """Return the command that compares the same once more."""
     question = plan.question
     words = ["trtdx", "compare", plan.reference, plan.candidate]
@@ -422,4 +436,4 @@ def working_folder(keep: str) -> Iterator[Path]:
             ) from err  # what is there is removed: nothing to go on with
 
 
-__all__ = ["ComparisonQuestion", "Plan", "SideSpec", "TensorMapping", "compare", "working_folder"]
+__all__ = ["ComparisonPlan", "ComparisonQuestion", "SideSpec", "TensorMapping", "compare", "working_folder"]

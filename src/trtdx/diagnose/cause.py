@@ -12,7 +12,7 @@ from trtdx.diagnose.line_matches import COUNTED_MATCHES
 from trtdx.diagnose.nouns import RuleMatch
 from trtdx.diagnose.scope import JobScope, MatchIndex, can_produce, event_distance, scope_from_sources
 from trtdx.knowledge.literals import is_vague
-from trtdx.knowledge.template import filled
+from trtdx.knowledge.template import fill_template
 from trtdx.model import Evidence, Finding, Fix, Harmless, Severity, Stage, Symptom
 from trtdx.rule import LogPattern, Rule, RuleKind
 
@@ -260,8 +260,8 @@ def _root_codes(code: str, parents: dict[str, set[str]], standing: set[str]) -> 
 
 def _finding_from_group(group: _RuleMatches, folded: Sequence[_RuleMatches], many_sources: bool) -> Finding:
     match, rule = group.best_match, group.rule
-    message = filled(match.log.message, match.values) if match.log.message else None
-    why = filled(match.log.why, match.values) if match.log.why else None
+    message = fill_template(match.log.message, match.values) if match.log.message else None
+    why = fill_template(match.log.why, match.values) if match.log.why else None
     broke = any(
         other.severity is Severity.ERROR and other.first_event.peeled.level not in ("warning",)
         for other in folded
@@ -288,7 +288,7 @@ def _fixes_from_match(match: RuleMatch) -> tuple[Fix, ...]:
     """Return the pattern's own fixes with the values of this log, then the page's others."""
     pattern_fixes = []
     for fix in match.log.fix:
-        text, command = filled(fix.text, match.values), filled(fix.command or "", match.values)
+        text, command = fill_template(fix.text, match.values), fill_template(fix.command or "", match.values)
         if text is None or command is None:
             return match.rule.front.fix
         pattern_fixes.append(Fix(fix.stage, text, command or None, fix.lang))
@@ -319,7 +319,7 @@ def excerpt_around(text: str, proof: str) -> str:
 
 def _symptom_from_group(group: _RuleMatches) -> Symptom:
     match = group.best_match
-    message = filled(match.log.message, match.values) if match.log.message else None
+    message = fill_template(match.log.message, match.values) if match.log.message else None
     return Symptom(group.rule.code, message or group.rule.front.message, group.first_event.where)
 
 

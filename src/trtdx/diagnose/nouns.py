@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.knowledge.literals import all_required, compiled, required_texts
+from trtdx.knowledge.literals import all_required, compile_pattern, required_texts
 
 if TYPE_CHECKING:
     from trtdx.diagnose.prefixes import PeeledLine
@@ -55,7 +55,7 @@ class LogRegex:
     @property
     def regex(self) -> re.Pattern[str]:
         if self._regex is None:  # most patterns never meet their text, so most are never compiled
-            self._regex = compiled(self.text)
+            self._regex = compile_pattern(self.text)
         return self._regex
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from trtdx.knowledge.literals import PIECE, STRIDE, fold, healthy_pieces, rarest_window
+from trtdx.knowledge.literals import PIECE, STRIDE, fold_case, healthy_pieces, rarest_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ class PythonScanner:
     """
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        self._texts = [fold(text) for text in texts]
+        self._texts = [fold_case(text) for text in texts]
         self._pieces = [_rarest_piece(text.translate(None, _DIGITS)) for text in texts]
 
     def find_hits(self, data: bytes, start: int, end: int, muted: bytearray) -> Iterator[tuple[int, int]]:
@@ -99,6 +99,6 @@ class PythonScanner:
 
 def _rarest_piece(text: bytes) -> bytes:
     """Return the folded run of PIECE bytes least expected in healthy lines; nothing for a text shorter than that."""
-    folded = fold(text)
+    folded = fold_case(text)
     pieces = [folded[at : at + PIECE] for at in range(len(folded) - PIECE + 1)]
     return min(pieces, key=lambda piece: healthy_pieces()[piece], default=b"")

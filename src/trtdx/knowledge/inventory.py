@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from packaging.version import Version
 
-from trtdx.knowledge.versions import parsed
+from trtdx.knowledge.versions import parse_release
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -191,7 +191,7 @@ def releases_with(entry: InventoryEntry) -> tuple[str, ...]:
 def nearest_release(release: str, product: str = TENSORRT_LLM) -> str:
     """Return the release that speaks for another: itself, else the last one before it, else the first."""
     releases = product_releases(product)
-    version = parsed(release)
+    version = parse_release(release)
     if release in _positions(product) or version is None or not releases:
         return release
     earlier = [name for name in releases if Version(name) <= version]

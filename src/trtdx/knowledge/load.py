@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.errors import InputError, RulePageError
-from trtdx.knowledge.literals import Memo, all_required, memo, rarest_window, remember, required_texts
+from trtdx.knowledge.literals import (
+    Memo,
+    all_required,
+    export_literal_cache,
+    import_literal_cache,
+    rarest_window,
+    required_texts,
+)
 from trtdx.knowledge.page_check import check_page
 from trtdx.rule import PageProblem, Rule, RuleBook, iterate_log_patterns, parse_rule
 from trtdx.version import __version__
@@ -38,7 +45,7 @@ def packaged_folder() -> Path:
 
 def load_book(host: Host, folders: Sequence[str] = ()) -> RuleBook:
     """Return the packaged rules and those of the folders; a page that cannot be read is an error that names it."""
-    rules = list(_packaged(host))
+    rules = list(_load_packaged_rules(host))
     for folder in folders:
         added, problems = check_pages(host, folder)
         if problems:
@@ -54,7 +61,9 @@ def read_pages(host: Host, folder: str) -> list[tuple[str, str]]:
         raise InputError(f"there is no folder of rules {folder}")
     names = host.files(folder) if kind == "directory" else [folder]
     return [
-        (name, _read(host, name)) for name in names if name.endswith(".md") and not name.endswith("README.md")
+        (name, _read_page(host, name))
+        for name in names
+        if name.endswith(".md") and not name.endswith("README.md")
     ]
 
 
@@ -63,14 +72,14 @@ def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[PageProblem]]
     rules: list[Rule] = []
     problems: list[PageProblem] = []
     for path, text in read_pages(host, folder):
-        rule, found = check_page(text, path)
-        problems += found
+        rule, page_problems = check_page(text, path)
+        problems += page_problems
         if rule is not None:
             rules.append(rule)
     return rules, problems
 
 
-def _read(host: Host, path: str) -> str:
+def _read_page(host: Host, path: str) -> str:
     with host.open(path) as stream:
         data = stream.read()
     try:
@@ -79,7 +88,7 @@ def _read(host: Host, path: str) -> str:
         raise RulePageError(f"{path} is not UTF-8: {err}") from err
 
 
-def _packaged(host: Host) -> list[Rule]:
+def _load_packaged_rules(host: Host) -> list[Rule]:
     """Return the packaged rules, from a cache of the parsed pages where one is at hand and fresh."""
     folder = packaged_folder()
     files = sorted(folder.glob("*/*.md"))
@@ -91,7 +100,7 @@ def _packaged(host: Host) -> list[Rule]:
     except (OSError, msgspec.MsgspecError):
         pass  # absent, unreadable, half-written or of another make: the pages are the truth
     else:
-        remember(prepared.memo)
+        import_literal_cache(prepared.memo)
         return prepared.rules
     rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
     for pattern in iterate_log_patterns(rules):
@@ -101,7 +110,7 @@ def _packaged(host: Host) -> list[Rule]:
     with contextlib.suppress(
         InputError
     ):  # a read-only home costs some milliseconds at each start, nothing else
-        host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, memo())))
+        host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, export_literal_cache())))
         _drop_old_caches(cache.parent)
     return rules
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
-from trtdx.knowledge.literals import MIN_LENGTH, compiled, required_texts
-from trtdx.knowledge.template import FILTERS, placeholders
+from trtdx.knowledge.literals import MIN_LENGTH, compile_pattern, required_texts
+from trtdx.knowledge.template import FILTERS, template_fields
 from trtdx.rule import (
     ARTIFACT_EXAMPLES,
     LOG_EXAMPLES,
@@ -73,7 +73,7 @@ def check_page(text: str, path: str) -> tuple[Rule | None, list[PageProblem]]:
     rule, problems = parse_page(text, path)
     if rule is None:
         return None, problems
-    return rule, list(_problems(rule, text.splitlines()))
+    return rule, list(_page_problems(rule, text.splitlines()))
 
 
 class _Page:
@@ -82,24 +82,26 @@ class _Page:
     def __init__(self, rule: Rule, lines: list[str]) -> None:
         self._path, self._lines = rule.path, lines
 
-    def at(self, pattern: str, message: str, nth: int = 0) -> PageProblem:
+    def problem_at(self, pattern: str, message: str, nth: int = 0) -> PageProblem:
         numbers = [number for number, line in enumerate(self._lines, 1) if re.search(pattern, line)]
         return PageProblem(self._path, numbers[min(nth, len(numbers) - 1)] if numbers else 1, message)
 
 
-def _problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
+def _page_problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     page = _Page(rule, lines)
     yield from _front_problems(rule, page)
     yield from _body_problems(rule, page)
     for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix)):
         for message in _command_problems(fix):
-            yield page.at(re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message)
+            yield page.problem_at(
+                re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message
+            )
     for number, log in enumerate(rule.front.log):
         for message in (*_regex_problems(log), *_template_problems(log), *_scale_problems(log)):
-            yield page.at(r"^\[\[log\]\]", message, number)
-    for number, told in enumerate(rule.front.told):
-        for message in _told_problems(told):
-            yield page.at(r"^\[\[told\]\]", message, number)
+            yield page.problem_at(r"^\[\[log\]\]", message, number)
+    for number, description in enumerate(rule.front.told):
+        for message in _description_problems(description):
+            yield page.problem_at(r"^\[\[told\]\]", message, number)
 
 
 _ANGLED = re.compile(r"""(?<![<\w"'])<([a-z][\w ./*+-]{0,60})>""")
@@ -129,21 +131,21 @@ def _command_problems(fix: Fix) -> Iterator[str]:
 def _front_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     front = rule.front
     if not re.fullmatch(r"[A-Z]{2,8}\d{3,5}", front.code):
-        yield page.at(
+        yield page.problem_at(
             r"^code\s*=", f"the code {front.code!r} is not letters and digits such as DX042 or ACME001"
         )
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", front.slug):
-        yield page.at(r"^slug\s*=", f"the slug {front.slug!r} is not words joined by hyphens")
+        yield page.problem_at(r"^slug\s*=", f"the slug {front.slug!r} is not words joined by hyphens")
     if front.message != front.message.strip() or front.message.endswith(".") or not front.message:
-        yield page.at(r"^message\s*=", "the message is empty, padded or ends with a full stop")
+        yield page.problem_at(r"^message\s*=", "the message is empty, padded or ends with a full stop")
     if not re.fullmatch(r"\d+(\.\d+)*", front.since):
-        yield page.at(r"^since\s*=", f"since {front.since!r} is not a version such as 0.1")
+        yield page.problem_at(r"^since\s*=", f"since {front.since!r} is not a version such as 0.1")
     elif front.code.startswith("DX") and Version(front.since) > Version(__version__):
-        yield page.at(r"^since\s*=", f"since {front.since} is newer than trtdx {__version__}")
+        yield page.problem_at(r"^since\s*=", f"since {front.since} is newer than trtdx {__version__}")
     try:
         SpecifierSet(front.holds_for)
     except InvalidSpecifier as err:
-        yield page.at(r"^holds_for\s*=", f"holds_for is not a version specifier: {err}")
+        yield page.problem_at(r"^holds_for\s*=", f"holds_for is not a version specifier: {err}")
     yield from _content_problems(rule, page)
 
 
@@ -152,12 +154,12 @@ def _content_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     front = rule.front
     if front.retired:
         if rule.has_log_wording or front.found:
-            yield page.at(r"^retired\s*=", "a retired page still has patterns, phrases or [found]")
+            yield page.problem_at(r"^retired\s*=", "a retired page still has patterns, phrases or [found]")
         return
     if not front.fix and front.kind is not RuleKind.HARMLESS:
-        yield page.at(r"^\+\+\+", "there is no [[fix]]")
+        yield page.problem_at(r"^\+\+\+", "there is no [[fix]]")
     if not (rule.has_log_wording or front.computed):
-        yield page.at(
+        yield page.problem_at(
             r"^\+\+\+",
             "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
         )
@@ -165,15 +167,15 @@ def _content_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
 
 def _body_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     if not rule.title:
-        yield page.at(r"^\+\+\+", "there is no `# ` heading", 1)
+        yield page.problem_at(r"^\+\+\+", "there is no `# ` heading", 1)
     owed = PAGE_SECTIONS if not rule.front.retired else PAGE_SECTIONS[1:2]
     for name in (*owed, *_example_sections(rule)):
         if not page_section(rule.body, name).strip():
-            yield page.at(r"^# ", f"the section `## {name}` is missing or empty")
+            yield page.problem_at(r"^# ", f"the section `## {name}` is missing or empty")
     shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
-    for name, found in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
-        if page_section(rule.body, name).strip() and not found:
-            yield page.at(f"^## {name}", "the example is not indented by four spaces")
+    for name, blocks in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
+        if page_section(rule.body, name).strip() and not blocks:
+            yield page.problem_at(f"^## {name}", "the example is not indented by four spaces")
 
 
 def _example_sections(rule: Rule) -> Iterator[str]:
@@ -189,12 +191,12 @@ def _example_sections(rule: Rule) -> Iterator[str]:
         yield from ARTIFACT_EXAMPLES
 
 
-def _told_problems(told: DescriptionPattern) -> Iterator[str]:
-    if len(told.all) < 2:
+def _description_problems(description: DescriptionPattern) -> Iterator[str]:
+    if len(description.all) < 2:
         yield "a [[told]] needs at least two things that a description speaks of in `all`"
-    if not 0 < told.confidence <= 0.7:
-        yield f"the confidence {told.confidence} of a [[told]] is not between 0 and 0.7: words prove little"
-    for part in (*told.all, *told.none):
+    if not 0 < description.confidence <= 0.7:
+        yield f"the confidence {description.confidence} of a [[told]] is not between 0 and 0.7: words prove little"
+    for part in (*description.all, *description.none):
         problem = _regex_problem(part)
         if problem:
             yield f"{part!r} {problem}"
@@ -211,7 +213,7 @@ def _regex_problems(log: LogPattern) -> Iterator[str]:
 
 def _regex_problem(pattern: str) -> str:
     try:
-        return "matches an empty line" if compiled(pattern).match("") else ""
+        return "matches an empty line" if compile_pattern(pattern).match("") else ""
     except re.error as err:
         return f"is not a regular expression: {err}"
 
@@ -219,7 +221,7 @@ def _regex_problem(pattern: str) -> str:
 def _template_problems(log: LogPattern) -> Iterator[str]:
     if _regex_problem(log.pattern):
         return
-    groups = set(compiled(log.pattern).groupindex)
+    groups = set(compile_pattern(log.pattern).groupindex)
     for template in (
         log.message,
         log.why,
@@ -230,11 +232,11 @@ def _template_problems(log: LogPattern) -> Iterator[str]:
 
 def _placeholder_problems(template: str, groups: set[str]) -> Iterator[str]:
     try:
-        wanted = placeholders(template)
+        fields = template_fields(template)
     except ValueError as err:
         yield f"the template {template!r} has a stray brace: {err}"
         return
-    for name, spec in wanted:
+    for name, spec in fields:
         if name not in groups:
             yield f"{{{name}}} is not a named group of the pattern"
         if spec and spec not in FILTERS:

@@ -141,7 +141,7 @@ def check_layout(text: str, path: str) -> list[PageProblem]:
     except RulePageError as err:
         return [PageProblem(path, 1, err.message)]
     pairs = zip_longest(text.splitlines(), lines)
-    number = next((number for number, (line, wanted) in enumerate(pairs, 1) if line != wanted), None)
+    number = next((number for number, (line, tidy_line) in enumerate(pairs, 1) if line != tidy_line), None)
     return (
         [] if number is None else [PageProblem(path, number, "not in the layout of a page: trtdx rules fmt")]
     )

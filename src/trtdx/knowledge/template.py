@@ -44,19 +44,19 @@ _ONE = re.compile(
 _VERB = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
 
-def filled(template: str, values: Mapping[str, str | None]) -> str | None:
+def fill_template(template: str, values: Mapping[str, str | None]) -> str | None:
     """Return the template with values put in, or None when a value is missing or unusable."""
     try:
-        return _ONE.sub(_singular, _Template().vformat(template, (), values))
+        return _ONE.sub(_singular_form, _Template().vformat(template, (), values))
     except (KeyError, ValueError, IndexError):
         return None
 
 
-def _singular(found: re.Match[str]) -> str:
-    verb = f" {_VERB[found['verb'].strip()]}" if found["verb"] else ""
-    return f"1 {found['adjective'] or ''}{found['noun']}{verb}"
+def _singular_form(match: re.Match[str]) -> str:
+    verb = f" {_VERB[match['verb'].strip()]}" if match["verb"] else ""
+    return f"1 {match['adjective'] or ''}{match['noun']}{verb}"
 
 
-def placeholders(template: str) -> list[tuple[str, str]]:
+def template_fields(template: str) -> list[tuple[str, str]]:
     """Return the (name, filter) pairs a template asks for."""
     return [(name, spec or "") for _, name, spec, _ in string.Formatter().parse(template) if name is not None]

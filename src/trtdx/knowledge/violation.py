@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtdx.knowledge.template import filled
+from trtdx.knowledge.template import fill_template
 from trtdx.model import Finding, Fix
 from trtdx.rule import FindingTemplate
 
@@ -26,22 +26,22 @@ class Violation(NamedTuple):
 
 def finding_from(rule: Rule, violation: Violation) -> Finding:
     """Return the finding of a violation in the words of its page."""
-    front, found = rule.front, rule.front.found or FindingTemplate()
+    front, template = rule.front, rule.front.found or FindingTemplate()
     values = {name: str(value) for name, value in violation.values.items()}
-    fixes = found.fix or front.fix
+    fixes = template.fix or front.fix
     return Finding(
         code=rule.code,
         slug=rule.slug,
         severity=violation.severity or front.severity,
-        message=(found.message and filled(found.message, values)) or front.message,
-        why=(found.why and filled(found.why, values)) or rule.why,
+        message=(template.message and fill_template(template.message, values)) or front.message,
+        why=(template.why and fill_template(template.why, values)) or rule.why,
         fixes=tuple(
-            Fix(fix.stage, text, fix.command and filled(fix.command, values), fix.lang)
+            Fix(fix.stage, text, fix.command and fill_template(fix.command, values), fix.lang)
             for fix in fixes
-            if (text := filled(fix.text, values)) is not None
+            if (text := fill_template(fix.text, values)) is not None
         )
         or front.fix,
-        verify=(found.verify and filled(found.verify, values)) or front.verify,
+        verify=(template.verify and fill_template(template.verify, values)) or front.verify,
         confidence=violation.confidence,
         where=violation.evidence[0].where if violation.evidence else "",
         evidence=violation.evidence,

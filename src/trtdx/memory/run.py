@@ -67,7 +67,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def report_memory_plan(
     host: Host,
-    asked: MemoryRequest,
+    memory_request: MemoryRequest,
     book: RuleBook,
     request: PlanRequest,
     progress: Callable[[BuildProgress], None] | None = None,
@@ -83,8 +83,8 @@ def report_memory_plan(
     if request.compiles:
         from trtdx.memory.compile.growth_curve import with_compiled_activation
 
-        request = with_compiled_activation(host, asked, request, progress)
-    report = _report_plan(host, asked, book, request)
+        request = with_compiled_activation(host, memory_request, request, progress)
+    report = _report_plan(host, memory_request, book, request)
     if request.plot:
         _draw_frontier(report, request.plot)
     return report
@@ -102,16 +102,18 @@ def _draw_frontier(report: MemoryReport, path: str) -> None:
     write_frontier(report.frontier, path, title, report.summary.text)
 
 
-def _report_plan(host: Host, asked: MemoryRequest, book: RuleBook, request: PlanRequest) -> MemoryReport:
+def _report_plan(
+    host: Host, memory_request: MemoryRequest, book: RuleBook, request: PlanRequest
+) -> MemoryReport:
     """Return the plan of what was asked about, and everything requested of it."""
-    answer = resolve_setup(host, asked)
+    answer = resolve_setup(host, memory_request)
     setup = (
         msgspec.structs.replace(answer.setup, activation=request.activation)
         if request.activation
         else answer.setup
     )
     planner = partial(plan_memory, constants=request.constants)
-    question = MemoryQuestion(host, asked, answer._replace(setup=setup), planner)
+    question = MemoryQuestion(host, memory_request, answer._replace(setup=setup), planner)
     wrong = [
         msgspec.structs.replace(
             rewrite_finding_commands(question, finding), verify=f"{request.again}   # with that change"

@@ -64,7 +64,7 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 def inline_svg(chart: Chart) -> str:
     """Return a chart as an SVG element to stand inside a page."""
-    figure = draw(chart, ink=TEXT_COLOR, paper="none")
+    figure = draw_chart(chart, ink=TEXT_COLOR, paper="none")
     text = _save_figure(figure, "svg", transparent=True).decode()
     text = text[text.index("<svg") :].replace(TEXT_COLOR, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -74,12 +74,12 @@ def inline_svg(chart: Chart) -> str:
     )
 
 
-def write(chart: Chart, path: str) -> None:
+def write_chart(chart: Chart, path: str) -> None:
     """Write a chart as a PNG or SVG file, as its name says."""
     kind = Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png or .svg")
-    RealHost().write(path, _save_figure(draw(chart), kind))
+    RealHost().write(path, _save_figure(draw_chart(chart), kind))
 
 
 def check_drawing() -> None:
@@ -91,7 +91,7 @@ def check_drawing() -> None:
     _import_matplotlib("figure")
 
 
-def draw(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
+def draw_chart(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = PAPER) -> Any:
     """Return a matplotlib figure of a chart, drawn into the axes of another figure if given.
 
     Raises:
@@ -129,8 +129,8 @@ def _label_axes(axes: Any, chart: Chart, ink: str) -> None:
     axes.set_title(chart.title, fontsize=10, loc="left", color=ink)  # each of the three titles has its own
     axes.set_xlabel(chart.x, fontsize=9)
     axes.set_ylabel(chart.y, fontsize=9)
-    for wanted, scale in ((chart.log_x, axes.set_xscale), (chart.log_y, axes.set_yscale)):
-        if wanted:
+    for is_log, scale in ((chart.log_x, axes.set_xscale), (chart.log_y, axes.set_yscale)):
+        if is_log:
             scale("log")
     if chart.whole_x:
         axes.xaxis.set_major_locator(_import_matplotlib("ticker").MaxNLocator(MOST_TICKS, integer=True))
@@ -158,5 +158,5 @@ def _save_figure(figure: Any, kind: str, *, transparent: bool = False) -> bytes:
 
 def _import_matplotlib(part: str = "") -> Any:
     """Return matplotlib or a module of it."""
-    whole = import_optional("matplotlib", extra="plot", purpose="draw")
-    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else whole
+    matplotlib = import_optional("matplotlib", extra="plot", purpose="draw")
+    return import_optional(f"matplotlib.{part}", extra="plot", purpose="draw") if part else matplotlib

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.render.places import FilePlace, parse_place, place_of_finding
-from trtdx.render.text import render_finding_body, shown
+from trtdx.render.text import printable_text, render_finding_body
 
 if TYPE_CHECKING:
     from trtdx.model import Report
@@ -34,7 +34,7 @@ def render_github(report: Report) -> str:
         for ignored in report.summary.ignored
     ]
     lines += [_render_annotation("warning", "not read", note, None) for note in report.summary.partial]
-    return "\n".join([*lines, f"trtdx: {shown(report.summary.text)}"]) + "\n"
+    return "\n".join([*lines, f"trtdx: {printable_text(report.summary.text)}"]) + "\n"
 
 
 def _render_annotation(level: str, title: str, text: str, place: FilePlace | None) -> str:
@@ -47,7 +47,7 @@ def _render_annotation(level: str, title: str, text: str, place: FilePlace | Non
 
 def _escape_data(text: str) -> str:
     """Return text as the data of a workflow command: a log line must not start a command of its own."""
-    clean = shown(text, lines=True)
+    clean = printable_text(text, lines=True)
     return clean.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import cell_text
-from trtdx.render.text import read_in_words, shown, sureness, unjudged_in_words
+from trtdx.render.text import confidence_words, printable_text, read_in_words, unjudged_in_words
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ def render_markdown(report: Report) -> str:
         for ignored in summary.ignored
     ]
     parts += [f"- not read: {_escape_text(note)}" for note in summary.partial]
-    parts += [f"- not judged: {_escape_text(words)}" for words, _ in unjudged_in_words(summary, whole=False)]
+    parts += [
+        f"- not judged: {_escape_text(words)}" for words, _ in unjudged_in_words(summary, all_codes=False)
+    ]
     read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""
     parts.append(f"<sub>trtdx {__version__}{read}</sub>")
     return "\n\n".join(parts) + "\n"
@@ -52,7 +54,9 @@ def _render_section(section: Section) -> str:
 def _render_finding_parts(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity.value}[{finding.code}]: {_escape_text(finding.message)}"
     if finding.evidence:
-        yield _render_fence("\n".join(f"{each.where}: {each.text}" for each in finding.evidence), "text")
+        yield _render_fence(
+            "\n".join(f"{evidence.where}: {evidence.text}" for evidence in finding.evidence), "text"
+        )
     if finding.why:
         yield f"**Why:** {_escape_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
@@ -63,11 +67,11 @@ def _render_finding_parts(finding: Finding) -> Iterator[str]:
         yield f"**Verify:** {_render_code(finding.verify) if is_command(finding.verify) else _escape_text(finding.verify)}"
     if finding.symptoms:
         rows = "\n".join(
-            f"- {_escape_text(each.message)} (`{each.code}`, {_render_code(each.where)})"
-            for each in finding.symptoms
+            f"- {_escape_text(symptom.message)} (`{symptom.code}`, {_render_code(symptom.where)})"
+            for symptom in finding.symptoms
         )
         yield f"<details><summary>what followed from it ({len(finding.symptoms)})</summary>\n\n{rows}\n\n</details>"
-    yield f"_{sureness(finding.confidence)}, at {_render_code(str(finding.where))}_"
+    yield f"_{confidence_words(finding.confidence)}, at {_render_code(str(finding.where))}_"
 
 
 # What a page's way to verify begins with where it is a command, and the verbs that make a sentence of it.
@@ -89,17 +93,17 @@ def is_command(text: str) -> bool:
 
 
 def _escape_text(text: str) -> str:
-    return re.sub(r"([\\`*_{}\[\]<>#|@])", r"\\\1", shown(text))
+    return re.sub(r"([\\`*_{}\[\]<>#|@])", r"\\\1", printable_text(text))
 
 
 def _render_code(text: str) -> str:
-    clean = shown(text)
+    clean = printable_text(text)
     ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", clean)), default=0))
     pad = " " if "`" in clean else ""
     return f"{ticks}{pad}{clean}{pad}{ticks}"
 
 
 def _render_fence(text: str, language: str) -> str:
-    clean = shown(text, lines=True)
+    clean = printable_text(text, lines=True)
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", clean)), default=0))
     return f"{fence}{language}\n{clean}\n{fence}"

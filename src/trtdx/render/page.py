@@ -24,7 +24,7 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
         head += f", TensorRT-LLM {front.holds_for}"
     if front.retired:
         head += f"; retired in {front.retired}" + (f", see {front.replaced_by}" if front.replaced_by else "")
-    body = (rule.body if details else without_examples(rule.body)) + _sources(rule)
+    body = (rule.body if details else without_examples(rule.body)) + _render_sources(rule)
     if not color and width is None:
         return f"{head}\n\n{body}"
     from rich.console import Console
@@ -37,7 +37,7 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     return stream.getvalue()
 
 
-def _sources(rule: Rule) -> str:
+def _render_sources(rule: Rule) -> str:
     """Return where the page's claims were read, and when that was last done."""
     rows = [f"- {place}" for place in rule.front.source]
     rows += [f"- checked {rule.front.checked}"] if rule.front.checked else []

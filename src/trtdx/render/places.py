@@ -29,13 +29,13 @@ def parse_place(where: str | Where) -> FilePlace | None:
     if isinstance(where, Where):
         return None
     for pattern in (_LINE, _KEY, _PATH):
-        found = pattern.match(where)
-        if found is None:
+        match = pattern.match(where)
+        if match is None:
             continue
-        file = found["file"]
+        file = match["file"]
         if file in _STREAMS or file.startswith("-") or not _is_file_name(file, has_line=pattern is _LINE):
             continue
-        return FilePlace(file, int(found["line"]) if pattern is _LINE else None)
+        return FilePlace(file, int(match["line"]) if pattern is _LINE else None)
     return None
 
 

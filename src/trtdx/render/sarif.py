@@ -8,7 +8,7 @@ import msgspec
 
 from trtdx.model import Where
 from trtdx.render.places import parse_place
-from trtdx.render.text import render_finding_body, shown
+from trtdx.render.text import printable_text, render_finding_body
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -51,16 +51,16 @@ def _rule_document(code: str, slug: str) -> dict[str, Any]:
 def _invocation_document(report: Report) -> dict[str, Any]:
     """Return how the run went; what could not be read is told, so that no result is not taken for health."""
     notes = [
-        {"level": "warning", "message": {"text": f"not read: {shown(note)}"}}
+        {"level": "warning", "message": {"text": f"not read: {printable_text(note)}"}}
         for note in report.summary.partial
     ]
-    told = {"level": "note", "message": {"text": shown(report.summary.text) or "no summary"}}
-    return {"executionSuccessful": True, "toolExecutionNotifications": [told, *notes]}
+    notification = {"level": "note", "message": {"text": printable_text(report.summary.text) or "no summary"}}
+    return {"executionSuccessful": True, "toolExecutionNotifications": [notification, *notes]}
 
 
 def _result_document(finding: Finding, numbers: dict[str, int]) -> dict[str, Any]:
     body = render_finding_body(finding)
-    text = shown(finding.message) + (f"\n\n{body}" if body else "")
+    text = printable_text(finding.message) + (f"\n\n{body}" if body else "")
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": numbers[finding.code],
@@ -84,7 +84,7 @@ def _suppressed_result(ignored: IgnoredFinding, numbers: dict[str, int]) -> dict
         "ruleId": ignored.code,
         "ruleIndex": numbers[ignored.code],
         "level": ignored.severity.value,
-        "message": {"text": shown(ignored.message)},
+        "message": {"text": printable_text(ignored.message)},
         "locations": [_location_document(ignored.where)],
         "suppressions": [{"kind": "external", "justification": ignored.reason}],
     }
@@ -95,7 +95,7 @@ def _related_locations(evidence: Sequence[Evidence]) -> list[dict[str, Any]]:
         {
             "id": number,
             **_location_document(item.where),
-            "message": {"text": shown(item.text, lines=True) or item.where},
+            "message": {"text": printable_text(item.text, lines=True) or item.where},
         }
         for number, item in enumerate(evidence)
     ]
@@ -106,7 +106,7 @@ def _location_document(where: str | Where) -> dict[str, Any]:
     place = parse_place(where)
     if place is None:
         kind = {"kind": "variable"} if isinstance(where, Where) else {}
-        return {"logicalLocations": [{"fullyQualifiedName": shown(str(where)) or "trtdx", **kind}]}
+        return {"logicalLocations": [{"fullyQualifiedName": printable_text(str(where)) or "trtdx", **kind}]}
     physical: dict[str, Any] = {"artifactLocation": {"uri": _file_uri(place.file)}}
     if place.line:
         physical["region"] = {"startLine": place.line}

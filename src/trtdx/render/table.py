@@ -43,14 +43,14 @@ def table_lines(section: Section, *, width: int | None = WIDTH) -> Iterator[str]
         return
     if any(section.columns):
         rows.insert(0, list(section.columns))
-    kept = list(range(len(rows[0])))
+    columns = list(range(len(rows[0])))
     if width is not None:
-        if any(section.columns) and sum(_column_widths(rows)) + 2 * len(kept) - 2 > width:
-            kept = [at for at in kept if any(row[at] is not None for row in section.rows)]
-            rows = [[row[at] for at in kept] for row in rows]
+        if any(section.columns) and sum(_column_widths(rows)) + 2 * len(columns) - 2 > width:
+            columns = [at for at in columns if any(row[at] is not None for row in section.rows)]
+            rows = [[row[at] for at in columns] for row in rows]
         _narrow_columns(rows, width)
     widths = _column_widths(rows)
-    right = [_is_number_column(section, index) for index in kept]
+    right = [_is_number_column(section, index) for index in columns]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     for row in rows:
         lines = _wrap_cell(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
@@ -79,7 +79,7 @@ def _narrow_columns(rows: list[list[str]], width: int) -> None:
 def _shorten_name(names: list[str], most: int) -> list[str]:
     """Return the names no longer than `most`, except where that would make two of them the same."""
     parts = {name: tuple(re.split(r"(?<=[^.][./])(?!\.)", name)) for name in names}
-    frequency = Counter(part for own in parts.values() for part in set(own))
+    frequency = Counter(part for words in parts.values() for part in set(words))
     short = {name: _without_repeats(parts[name], frequency, most) for name in names}
     clashes = Counter(short.values())
     return [short[name] if clashes[short[name]] == 1 else name for name in names]

@@ -37,7 +37,7 @@ def render_text(
     """
     paint = _Paint(color, width)
     first, last = (
-        [each for each in report.sections if each.after_findings is late] for late in (False, True)
+        [section for section in report.sections if section.after_findings is late] for late in (False, True)
     )
     blocks = ["\n".join(_section_lines(section, paint, details)) for section in first]
     blocks += ["\n".join(_finding_lines(finding, paint, details)) for finding in report.findings]
@@ -68,18 +68,20 @@ class _Paint:
 
 
 def _section_lines(section: Section, paint: _Paint, details: bool) -> Iterator[str]:
-    yield paint(shown(section.title), "bold")
+    yield paint(printable_text(section.title), "bold")
     for number, line in enumerate(table_lines(section, width=None if details else paint.table_width)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
-    yield from textwrap.wrap(shown(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
+    yield from textwrap.wrap(
+        printable_text(section.note), paint.width, initial_indent="  ", subsequent_indent="  "
+    )
 
 
 def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
-    yield f"{head}: {paint(shown(finding.message), 'bold')}"
+    yield f"{head}: {paint(printable_text(finding.message), 'bold')}"
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
-    for each in evidence:
-        yield f"  {paint('-->', 'dim')} {shown(each.where)}: {shown(each.text) if details else _clip_text(each.text)}"
+    for item in evidence:
+        yield f"  {paint('-->', 'dim')} {printable_text(item.where)}: {printable_text(item.text) if details else _clip_text(item.text)}"
     yield from _wrap_label("why", finding.why, paint.width)
     fixes = finding.fixes if details else finding.fixes[:_SHOWN_FIXES]
     for number, fix in enumerate(fixes):
@@ -90,26 +92,26 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
         )
     is_long = finding.verify.startswith("trtdx ") and len(finding.verify) > paint.width - len("   = verify: ")
     if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
-        yield from ("   = verify:", f"       {paint(shown(finding.verify), 'command')}")
+        yield from ("   = verify:", f"       {paint(printable_text(finding.verify), 'command')}")
     else:
         yield from _wrap_label("verify", finding.verify, paint.width)
     yield from _symptom_lines(finding, paint, details)
-    yield paint(f"   = {sureness(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
+    yield paint(f"   = {confidence_words(finding.confidence)}; more: trtdx explain {finding.code}", "dim")
 
 
 def _fix_lines(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
     spoken = _SPOKEN.get(fix.lang, "") if fix.command else ""
     yield from _wrap_label(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
     if fix.command:
-        for line in shown(fix.command, lines=True).splitlines():
+        for line in printable_text(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
 
 
 def _symptom_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     listed = finding.symptoms if details else finding.symptoms[:_SHOWN_SYMPTOMS]
     for symptom in listed:
-        message = shown(symptom.message) if details else _clip_text(symptom.message, 110)
-        yield paint(f"   = followed by: {message} ({symptom.code}, {shown(symptom.where)})", "dim")
+        message = printable_text(symptom.message) if details else _clip_text(symptom.message, 110)
+        yield paint(f"   = followed by: {message} ({symptom.code}, {printable_text(symptom.where)})", "dim")
     if len(listed) < len(finding.symptoms):
         yield paint(
             f"   = and {format_count(len(finding.symptoms) - len(listed), 'more consequence')} (-v shows them)",
@@ -121,23 +123,23 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
     summary = report.summary
     read = f"read {', '.join(read_in_words(summary))}"
     if report.verdict_first:
-        yield from (paint(line, "bold") for line in textwrap.wrap(shown(summary.text), paint.width))
+        yield from (paint(line, "bold") for line in textwrap.wrap(printable_text(summary.text), paint.width))
         yield from (paint(line, "dim") for line in (read,) if summary.inputs)
     elif not summary.inputs:
-        yield paint(shown(summary.text), "bold")
+        yield paint(printable_text(summary.text), "bold")
     else:
         yield paint(read, "dim") if report.findings else f"{paint(summary.text, 'bold')}: {read}"
     if summary.harmless and report.findings and not details:
-        total = sum(each.count for each in summary.harmless)
-        least = "at least " if any(each.at_least for each in summary.harmless) else ""
+        total = sum(harmless.count for harmless in summary.harmless)
+        least = "at least " if any(harmless.at_least for harmless in summary.harmless) else ""
         yield paint(
             f"   = {least}{format_count(total, 'line')} of {format_count(len(summary.harmless), 'kind')} known to be harmless (-v lists them)",
             "dim",
         )
     else:
-        for each in summary.harmless:
+        for harmless in summary.harmless:
             yield paint(
-                f"   = known harmless: {each.message} ({each.code}, {each.lines}, first {shown(each.where)})",
+                f"   = known harmless: {harmless.message} ({harmless.code}, {harmless.lines}, first {printable_text(harmless.where)})",
                 "dim",
             )
     for ignored in summary.ignored:
@@ -146,29 +148,29 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
         ):
             yield paint(line, "dim")
     for note in summary.partial:
-        yield paint(f"   = not read: {shown(note)}", "warning")
-    for words, given in unjudged_in_words(summary, whole=details):
+        yield paint(f"   = not read: {printable_text(note)}", "warning")
+    for words, is_complete in unjudged_in_words(summary, all_codes=details):
         for line in _wrap_label("not judged", words, paint.width):
-            yield paint(line, "warning" if given else "dim")
+            yield paint(line, "warning" if is_complete else "dim")
 
 
-def unjudged_in_words(summary: Summary, *, whole: bool) -> Iterator[tuple[str, bool]]:
+def unjudged_in_words(summary: Summary, *, all_codes: bool) -> Iterator[tuple[str, bool]]:
     """Yield why agreements could not be judged, and whether all they are between was given.
 
     What was not given is folded into one line unless the codes are wanted too.
     """
-    for each in summary.unjudged:
-        if each.given or whole:
-            codes = list(dict.fromkeys(each.codes))
-            told = abbreviate_list(codes, len(codes) if whole else _SHOWN_CODES)
-            because = "because" if each.given else "for lack of"
+    for gap in summary.unjudged:
+        if gap.given or all_codes:
+            codes = list(dict.fromkeys(gap.codes))
+            listed_codes = abbreviate_list(codes, len(codes) if all_codes else _SHOWN_CODES)
+            because = "because" if gap.given else "for lack of"
             yield (
-                f"{format_count(len(each.codes), 'agreement')}, {because} {each.reason} ({told})",
-                each.given,
+                f"{format_count(len(gap.codes), 'agreement')}, {because} {gap.reason} ({listed_codes})",
+                gap.given,
             )
-    lacked = [f"{each.reason} ({len(each.codes)})" for each in summary.unjudged if not each.given]
-    if lacked and not whole:
-        total = sum(len(each.codes) for each in summary.unjudged if not each.given)
+    lacked = [f"{gap.reason} ({len(gap.codes)})" for gap in summary.unjudged if not gap.given]
+    if lacked and not all_codes:
+        total = sum(len(gap.codes) for gap in summary.unjudged if not gap.given)
         yield f"{format_count(total, 'agreement')}, for lack of {', '.join(lacked)}", False
 
 
@@ -180,14 +182,14 @@ def read_in_words(summary: Summary) -> list[str]:
     return parts + ([format_count(len(summary.ranks), "rank")] if summary.ranks else [])
 
 
-def sureness(confidence: float) -> str:
+def confidence_words(confidence: float) -> str:
     """Return the confidence in words."""
     scale = ((0.9, "observed"), (0.7, "likely"), (0.4, "possible"), (0.0, "a guess"))
     word = next(word for least, word in scale if confidence >= least)
     return f"{word} ({confidence:.0%})"
 
 
-def shown(text: str, *, lines: bool = False) -> str:
+def printable_text(text: str, *, lines: bool = False) -> str:
     """Return text without control characters: a log must not drive the reader's terminal."""
     return re.sub(
         r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]" + ("" if lines else r"|[\n\t]"), " ", text
@@ -195,7 +197,7 @@ def shown(text: str, *, lines: bool = False) -> str:
 
 
 def _clip_text(text: str, most: int = 160) -> str:
-    clean = shown(text).strip()
+    clean = printable_text(text).strip()
     return clean if len(clean) <= most else clean[: most - 3] + "..."
 
 
@@ -203,7 +205,7 @@ def _wrap_label(label: str, text: str, width: int) -> Iterator[str]:
     if not text:
         return
     yield from textwrap.wrap(
-        f"{label}: {shown(text)}",
+        f"{label}: {printable_text(text)}",
         width,
         initial_indent="   = ",
         subsequent_indent="     ",

@@ -55,7 +55,7 @@ def test_the_python_sessions_tree(tmp_path):
                 (at / f"transformer.layers.{layer}.mlp_output-step{step}.txt").write_text("1.0")
     done, capture = imported(tmp_path, tmp_path / "c")
     assert (done.records, done.format) == (36, "trtllm-session")
-    assert "float32" in done.told[0]
+    assert "float32" in done.notes[0]
     assert capture.ranks == (0, 1, 2, 3, 4, 7)  # pipeline outermost, context innermost
     assert values(capture, "transformer.layers.2.mlp_output", step=10, rank=7)[0, 0] == np.float32(111.1)
     assert capture.header.engine == "tensorrt_llm"
@@ -93,7 +93,7 @@ def test_the_cpp_executors_tree(tmp_path):
         found = values(capture, f"tensor_{descr.strip('?') or 'b'}", step=3)
         assert (found.dtype, found.shape) == (array.dtype, array.shape)
         assert np.array_equal(found, array)
-    told = "\n".join(done.told)
+    told = "\n".join(done.notes)
     assert "2 ranks wrote to the same paths" in told
     assert "fp8.npy has the type 'x'" in told
     assert "cut.npy has" in told
@@ -122,7 +122,7 @@ def hook_dump(folder, forwards):
 def test_the_pytorch_hooks_tree(tmp_path):
     done, capture = imported(hook_dump(tmp_path / "data_dump", 3), tmp_path / "c")
     assert (done.format, done.records) == ("trtllm-hook", 3 * 5 * 3)
-    assert "steps are inferred" in done.told[0]
+    assert "steps are inferred" in done.notes[0]
     names = [record.name for record in capture.records(step=0)]
     assert names == [record.name for record in capture.records(step=2)]
     assert "1.LlamaModel.2.LlamaDecoderLayer:out" in names  # the one true output
@@ -149,7 +149,7 @@ def test_torch_files_are_never_unpickled(tmp_path, monkeypatch):
     (at / "9.Broken-input.x.pt").write_bytes(b"PK\x03\x04 not a zip")
     done, _ = imported(tmp_path / "d", tmp_path / "c")
     assert not (tmp_path / "evil-was-here").exists()
-    told = "\n".join(done.told)
+    told = "\n".join(done.notes)
     for name, why in {
         "Evil": "loaded safely",
         "Dict": "holds a dict",
@@ -170,7 +170,7 @@ def test_polygraphys_outputs(tmp_path):
     assert values(capture, "logits", step=1).tolist() == [[1, 2, 3], [4, 5, 6]]
     found = values(capture, 'hid"den/états', step=1)
     assert (str(found.dtype), found.astype(float).tolist()) == ("bfloat16", [1.5, 1.5])
-    assert done.told == (
+    assert done.notes == (
         "the runner trt-runner-N0 was left out: only one of a file is read, here onnxrt-runner-N0; "
         "to compare the other: FILE?runner=trt-runner-N0",
     )
@@ -307,7 +307,7 @@ def test_npz_of_a_stranger(tmp_path):
         archive.writestr("readme.txt", "hello")
     done, capture = imported(path, tmp_path / "c")
     assert done.records == 2
-    assert any("objects has the type '|O'" in line for line in done.told)
+    assert any("objects has the type '|O'" in line for line in done.notes)
     assert values(capture, "good").tolist() == [0, 1, 2]
     (tmp_path / "y.npz").write_bytes(path.read_bytes()[:100])
     with pytest.raises(InputError, match="not a readable npz"):
@@ -412,7 +412,7 @@ def test_exports_refuse_to_guess(tmp_path):
 def test_a_very_large_polygraphy_array_is_left_to_the_bound(tmp_path, monkeypatch):
     from trtdx.capture.dumps import tensor_files as import_files
 
-    monkeypatch.setattr(import_files, "MOST_TENSOR_BYTES", 3000)
+    monkeypatch.setattr(import_files, "MAX_TENSOR_BYTES", 3000)
     array = base64.b64encode(encode_npy_header(DTYPES["uint8"], (9000,)) + bytes(9000))
     (tmp_path / "x.json").write_bytes(b'[{"x": {"array": "' + array + b'"}}]')
     with pytest.raises(InputError, match="longer than 4000 bytes"):

@@ -11,7 +11,7 @@ from trtdx.capture.store import format as disk
 from trtdx.capture.store.format import CaptureError, CaptureHeader, TensorLayout
 from trtdx.capture.store.reader import Capture, is_capture
 from trtdx.capture.store.writer import CaptureWriter
-from trtdx.tensors.statistics import source_from_array
+from trtdx.tensors.statistics import STATISTICS_STRUCT, source_from_array
 from trtdx.tensors.taps import Place
 
 PLACE = Place("model.layers.0.mlp", op="MLP")
@@ -27,7 +27,7 @@ def hostile(folder, *frames, magic=disk.INDEX_MAGIC):
 
 def row(*, place=0, layout=0, offset=-1, size=8, count=1):
     head = disk.ROW_HEAD.pack(0, place, layout, offset, size, bytes(16), 0)
-    return head + disk.STATISTICS_STRUCT.pack(count, *[0] * 18)
+    return head + STATISTICS_STRUCT.pack(count, *[0] * 18)
 
 
 TOLD = disk.encode_places([PLACE]) + disk.encode_layouts([TensorLayout("float64", (1,), "cpu")])

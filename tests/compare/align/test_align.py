@@ -409,8 +409,8 @@ def test_mistakes_in_a_mapping_are_told(tmp_path, text, error, told):
 def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
     from trtdx.compare.align import pair_rows
 
-    monkeypatch.setattr(pair_rows, "PIECE", 16)
-    monkeypatch.setattr(pair_rows, "LET_GO", 64)
+    monkeypatch.setattr(pair_rows, "PIECE_ELEMENTS", 16)
+    monkeypatch.setattr(pair_rows, "RELEASE_BYTES", 64)
     text = Text(9, 5)
     ours = write(tmp_path / "a", [text.padded(WIDTHS)])
     theirs = write(tmp_path / "b", [text.packed(WIDTHS)])

@@ -29,7 +29,7 @@ from trtdx.compare.attribute import explanation_degree, find_causes, run
 from trtdx.compare.attribute.effort import Effort, parse_effort
 from trtdx.compare.attribute.files.weight_changes import classify_weight_change
 from trtdx.compare.attribute.mistakes.config_settings import SettingDifference
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.errors import InputError
 from trtdx.host import RealHost
@@ -277,7 +277,7 @@ def saved(model, folder):
 
 
 def compared(book, reference, candidate):
-    plan = Plan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=QUESTION)
+    plan = ComparisonPlan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=QUESTION)
     return compare(RealHost(), plan, book)
 
 
@@ -343,7 +343,9 @@ def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
 
     from trtdx.compare.attribute.scalar_fit import fit_scalar
 
-    bench = SimpleNamespace(residual=4.0, noise=0.0, error=lambda value: math.log(value / wanted) ** 2)
+    bench = SimpleNamespace(
+        residual=4.0, noise=0.0, squared_error=lambda value: math.log(value / wanted) ** 2
+    )
     assert fit_scalar(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 

@@ -16,7 +16,7 @@ from onnx import numpy_helper
 
 from trtdx.compare.align.modules_by_weight import modules_by_weights
 from trtdx.compare.judge.cut_graph import CutGraph
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.formats.onnx.dequantise import dequantise_graph
 from trtdx.formats.onnx.module_names import known_modules
@@ -77,7 +77,7 @@ def files(tmp_path_factory):
 
 
 def asked(book, reference, candidate):
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=REFERENCES[reference],
         candidate=f"onnx:{candidate}?threads=1",
         question=ComparisonQuestion(prompts=(PROMPT,)),

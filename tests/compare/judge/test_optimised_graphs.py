@@ -11,7 +11,7 @@ from support.paths import TINY
 from trtdx.compare.align.modules_by_weight import modules_by_weights
 from trtdx.compare.judge.rewrites import REWRITTEN_NOTE, SettledPairs
 from trtdx.compare.nouns import PairVerdict, UnmatchedTensor
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.module_graph import OnnxGraph
@@ -62,7 +62,9 @@ def files(tmp_path_factory):
 
 
 def asked(book, reference: str, candidate: str):
-    return compare(RealHost(), Plan(reference=reference, candidate=candidate, question=QUESTION), book)
+    return compare(
+        RealHost(), ComparisonPlan(reference=reference, candidate=candidate, question=QUESTION), book
+    )
 
 
 @pytest.mark.parametrize("reference", [f"hf:{TINY / 'model'}", f"onnx:{TINY / 'model.onnx'}"])

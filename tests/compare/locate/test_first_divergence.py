@@ -15,7 +15,7 @@ from support.verdict_pairs import ALONE, QUESTION, mistaken, pairs_of, runs_of, 
 from trtdx.compare.judge.verdict import judge_pairs
 from trtdx.compare.locate.first_divergence import MOST_RUNS, ModelSegment, locate_first_divergence
 from trtdx.compare.nouns import PairVerdict
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.host import RealHost
 
@@ -178,7 +178,7 @@ def deep_graph(path, *, layers=64, width=8, wrong=None):
 def test_sixty_four_layers_of_a_graph_take_few_segment_runs(tmp_path, book, wrong):
     pytest.importorskip("onnxruntime")
     np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).standard_normal((5, 8)).astype(np.float32))
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{deep_graph(tmp_path / 'good.onnx')}",
         candidate=f"onnx:{deep_graph(tmp_path / 'bad.onnx', wrong=wrong)}",
         question=ComparisonQuestion(inputs=str(tmp_path / "in.npz")),

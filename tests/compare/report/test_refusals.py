@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from support.planted_faults import decoder
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.errors import InputError
 from trtdx.host import RealHost
@@ -27,7 +27,9 @@ def saved(folder, kind="llama", settings=None, **more):
 def compared(book, reference, candidate):
     question = ComparisonQuestion(prompts=((5, 17, 42, 9),))
     return compare(
-        RealHost(), Plan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=question), book
+        RealHost(),
+        ComparisonPlan(reference=f"hf:{reference}", candidate=f"hf:{candidate}", question=question),
+        book,
     )
 
 

@@ -12,7 +12,7 @@ from support.paths import TINY as EXAMPLES
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx_ir")
 
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.search.reduce import reduce_candidate
 from trtdx.compare.search.same_tensors import same_tensors
 from trtdx.compare.sides.side import ComparisonQuestion
@@ -28,7 +28,7 @@ def test_tensors_that_only_share_a_name_are_not_taken_for_right(tmp_path, book, 
     """The other rotary embedding has a slice_4 of its own; what both have are the cache and what it is made of."""
     if engine == "trt":
         pytest.importorskip("tensorrt_rtx")
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"{engine}:{EXAMPLES / 'model.onnx'}",
         candidate=f"{engine}:{EXAMPLES / 'rotary-mistake.onnx'}",
         question=ComparisonQuestion(prompts=((1, 15, 27, 3),)),

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trtdx.compare.attribute.mistakes.quantization import backend_saturates
 from trtdx.compare.judge.tolerance import Tolerances
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.search.bisect import BisectOption, RunLog, RunOutcome, bisect_options, minimal_subset
 from trtdx.compare.search.bisect_candidate import (
     OPTIMISERS,
@@ -177,7 +177,7 @@ def test_onnxruntimes_optimisers_are_told_apart_by_name(tmp_path):
 def test_a_models_options_are_bisected_unwatched_down_to_the_optimiser(tmp_path, book):
     model = gelu(tmp_path / "gelu.onnx")
     np.savez(tmp_path / "in.npz", x=np.random.default_rng(1).standard_normal((64, 32), np.float32))
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{model}?level=none", candidate=f"onnx:{model}?threads=1",
         question=ComparisonQuestion(inputs=str(tmp_path / "in.npz")),
     )  # fmt: skip
@@ -227,7 +227,7 @@ def test_a_command_is_bisected_over_its_placeholders(tmp_path, book):
     script.write_text(DENORMAL.replace("MODEL", repr(str(model))))
     right = np.linspace(1, 2, 32, dtype=np.float32) * np.float32(0.1)
     np.savez(tmp_path / "right.npz", y=right)
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=str(tmp_path / "right.npz"),
         candidate=f"command:{sys.executable} {script} {{flush}} {{threads}} {{out}}",
     )
@@ -483,7 +483,7 @@ def planted(path, old="Sigmoid", new="Tanh", which=1):
 def reduced(tmp_path_factory, book):
     folder = tmp_path_factory.mktemp("reduced")
     made = planted(folder / "wrong.onnx")
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{EXAMPLES / 'model.onnx'}", candidate=f"onnx:{folder / 'wrong.onnx'}?threads=1",
         question=ComparisonQuestion(prompts=((5, 17, 42, 9), (3, 4, 5, 6)), new_tokens=2), attribute=False,
     )  # fmt: skip
@@ -539,7 +539,7 @@ def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
     del softmax.attribute[:]
     softmax.attribute.append(helper.make_attribute("axis", 2))
     onnx.save(model, tmp_path / "wrong.onnx")
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{EXAMPLES / 'model.onnx'}", candidate=f"onnx:{tmp_path / 'wrong.onnx'}?threads=1",
         question=ComparisonQuestion(prompts=((5, 17, 42, 9), (3, 4, 5, 6))), attribute=False,
     )  # fmt: skip
@@ -555,7 +555,7 @@ def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, boo
     pytest.importorskip("tensorrt_rtx")
     whole, half = normed(tmp_path / "m.onnx", scale=1000.0), tmp_path / "half.onnx"
     save_model(convert_precision(open_model(whole), "float16"), half)
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{whole}",
         candidate=f"trt:{half}",
         question=fed(tmp_path / "in.npz", 3, 5),
@@ -572,7 +572,7 @@ def test_against_torch_what_lies_between_tensors_that_both_have_is_written(tmp_p
     pytest.importorskip("torch")
     pytest.importorskip("tensorrt_rtx")
     planted(tmp_path / "wrong.onnx")
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"hf:{EXAMPLES / 'model'}?threads=1", candidate=f"onnx:{tmp_path / 'wrong.onnx'}?threads=1",
         question=ComparisonQuestion(prompts=((5, 17, 42, 9),)), attribute=False,
     )  # fmt: skip
@@ -589,7 +589,7 @@ def test_of_a_torch_candidate_the_module_is_written_with_a_script(tmp_path, book
     shutil.copytree(EXAMPLES / "model", tmp_path / "wrong")
     config = json.loads((EXAMPLES / "model" / "config.json").read_text())
     (tmp_path / "wrong" / "config.json").write_text(json.dumps(config | {"hidden_act": "gelu"}))
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"hf:{EXAMPLES / 'model'}?threads=1", candidate=f"hf:{tmp_path / 'wrong'}?threads=1",
         question=ComparisonQuestion(prompts=((5, 17, 42, 9),)), attribute=False,
     )  # fmt: skip

@@ -17,7 +17,7 @@ pytest.importorskip("transformers")
 
 
 from support.verdict_pairs import ALONE, save_llama
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.disk_budget import CAPTURES, LEVELS, DiskBudget
 from trtdx.compare.sides.side import ComparisonQuestion, SideSpec
 from trtdx.errors import TrtdxError
@@ -48,7 +48,7 @@ def written(folder):
 
 
 def compared(models, keep, book, budget):
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"hf:{models[0]}?threads=1", candidate=f"hf:{models[1]}?threads=1", question=QUESTION,
         keep=str(keep), budget_bytes=budget, attribute=False,
     )  # fmt: skip
@@ -102,10 +102,10 @@ def folders(temporary):
 def test_nothing_is_left_behind_after_success_and_after_an_error(book, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     model = TINY / "model.onnx"
-    plan = Plan(reference=f"onnx:{model}", candidate=f"onnx:{model}", question=QUESTION)
+    plan = ComparisonPlan(reference=f"onnx:{model}", candidate=f"onnx:{model}", question=QUESTION)
     compare(HOST, plan, book)
     assert not folders(tmp_path)
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=f"onnx:{model}",
         candidate=f"onnx:{model}",
         question=ComparisonQuestion(inputs="/nowhere.npz"),

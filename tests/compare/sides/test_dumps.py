@@ -18,7 +18,7 @@ from trtdx.capture.store.format import CaptureHeader
 from trtdx.capture.store.reader import Capture
 from trtdx.capture.store.writer import CaptureWriter
 from trtdx.cli.main import app
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.host import RealHost
 from trtdx.tensors.statistics import source_from_array
@@ -28,7 +28,9 @@ DATA = ROOT / "tests" / "capture" / "dumps" / "data"
 
 
 def compared(book, reference, candidate, **more):
-    return compare(RealHost(), Plan(reference=str(reference), candidate=str(candidate), **more), book)
+    return compare(
+        RealHost(), ComparisonPlan(reference=str(reference), candidate=str(candidate), **more), book
+    )
 
 
 def polygraphy(path, runners):

@@ -137,14 +137,14 @@ def test_watching_everything_changes_nothing_without_optimisation(llama):
     result, seen, engine = watched(llama.path, "**:*", feeds, optimisation="none")
     assert all(np.array_equal(result[name], plain[name]) for name in plain)
     assert len(seen) == len(engine.taps) > 400
-    assert "changed nothing" in engine.tapped.note
+    assert "changed nothing" in engine.tap_effect.note
 
 
 def test_what_watching_changed_is_told(llama):
     engine = engine_of(llama.path, "**.act_fn.*")
-    assert engine.tapped.compiled
-    assert "3 QuickGelu by 3 Mul, 3 Sigmoid" in engine.tapped.note
-    assert "changed nothing" in engine_of(llama.path, "layers.*").tapped.note
+    assert engine.tap_effect.compiled
+    assert "3 QuickGelu by 3 Mul, 3 Sigmoid" in engine.tap_effect.note
+    assert "changed nothing" in engine_of(llama.path, "layers.*").tap_effect.note
 
 
 @pytest.mark.parametrize("optimisation", ["none", "all"])
@@ -162,7 +162,7 @@ def test_parts_give_bitwise_what_the_whole_gives(llama, selector, budget, parts,
     assert all(np.array_equal(result[name], whole[name]) for name in whole)
     assert names(one_by_one) == names(at_once)
     assert all(np.array_equal(a.tensor, b.tensor) for a, b in zip(one_by_one, at_once, strict=True))
-    assert f"in {len(engine.segments)} parts" in engine.tapped.note
+    assert f"in {len(engine.segments)} parts" in engine.tap_effect.note
 
 
 def test_cuts_are_made_between_layers(llama):

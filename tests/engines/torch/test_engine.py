@@ -110,7 +110,7 @@ def test_a_run_cut_after_any_step_goes_on_as_if_it_had_not_been(kind):
         assert [step.tokens.tolist() for step in resumed] == kept[cut + 1 :]
         expected = [each for each in whole if each[0] > cut]
         assert [each[:2] for each in rest] == [each[:2] for each in expected]
-        assert all(torch.are_copies(a[2], b[2]) for a, b in zip(rest, expected, strict=True))
+        assert all(torch.equal(a[2], b[2]) for a, b in zip(rest, expected, strict=True))
 
 
 # Places and what is seen
@@ -243,7 +243,7 @@ def test_compiled_models_show_the_same_and_stop_the_same():
     assert [(each.step, each.call, each.place) for each in seen] == [
         (each.step, each.call, each.place) for each in expected
     ]
-    assert all(torch.are_copies(a.tensor, b.tensor) for a, b in zip(seen, expected, strict=True))
+    assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(seen, expected, strict=True))
     assert compiled_states[-1].tokens.tolist() == states[-1].tokens.tolist()
     raised = StopError("enough")
 

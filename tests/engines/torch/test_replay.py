@@ -47,7 +47,7 @@ def test_a_module_alone_gives_bitwise_what_the_whole_gave(kind, attention, rows)
             inside, again = replayed(model, scope, [each for each in seen if each.step == step], past, step)
             assert names(again) == names(inside)
             assert {each.step for each in again} == {step}
-            assert all(torch.are_copies(a.tensor, b.tensor) for a, b in zip(again, inside, strict=True))
+            assert all(torch.equal(a.tensor, b.tensor) for a, b in zip(again, inside, strict=True))
 
 
 def replayed(model, scope, seen, past, step):

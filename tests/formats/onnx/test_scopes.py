@@ -12,7 +12,7 @@ pytest.importorskip("onnx_ir")
 
 import onnx
 
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion
 from trtdx.formats.onnx.model import open_model
 from trtdx.formats.onnx.module_graph import OnnxGraph
@@ -172,7 +172,7 @@ def test_names_with_a_stroke_in_them_are_no_paths_where_others_have_none(files):
 def test_a_file_straight_from_the_quantiser_gives_no_alarm(files, book, reference, name):
     if reference.startswith("hf:"):
         pytest.importorskip("transformers")
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=reference,
         candidate=f"onnx:{files / f'{name}.onnx'}?threads=1",
         question=ComparisonQuestion(prompts=(PROMPT,)),

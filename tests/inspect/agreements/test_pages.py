@@ -9,7 +9,7 @@ from trtdx.inspect.agreements import agreement_table
 from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.facts.page_examples import deployment_from_example
 from trtdx.knowledge.load import load_book
-from trtdx.knowledge.template import placeholders
+from trtdx.knowledge.template import template_fields
 from trtdx.model import Severity
 from trtdx.rule import RuleHarm
 
@@ -42,7 +42,7 @@ def test_the_page_is_filled_with_the_values_found(case):
     rule, number = case
     deployment = deployment_from_example(rule.artifacts_fire[number])
     rows = tuple(row for row in agreement_table() if row.code == rule.code)
-    wanted = {name for template in templates(rule) for name, _ in placeholders(template)}
+    wanted = {name for template in templates(rule) for name, _ in template_fields(template)}
     assert all(wanted <= set(each.values) for row in rows for each in row.check(deployment))
     for finding in judge_findings(rows, deployment, BOOK):
         assert finding.message != rule.front.message or not rule.front.found.message

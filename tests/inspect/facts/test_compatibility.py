@@ -40,7 +40,7 @@ def test_the_tensorrt_of_a_release(version, tensorrt):
      ("1.3.0rc20", "1.3.0rc13"), ("0.1", None), ("x", None)],
 )  # fmt: skip
 def test_the_nearest_release(version, near):
-    row = versions.nearest(version)
+    row = versions.nearest_release(version)
     assert (row.version if row else None) == near
 
 
@@ -65,12 +65,14 @@ def test_which_gpus_a_release_has_kernels_for(version, sm, served):
 
 
 def test_the_tables_agree_with_each_other():
-    rows = {row.version for row in versions.table().release}
-    assert not rows & set(versions.table().tensorrt)
-    assert [versions.parsed(row.since) for row in versions.table().kernels] == sorted(
-        versions.parsed(row.since) for row in versions.table().kernels
+    rows = {row.version for row in versions.version_table().release}
+    assert not rows & set(versions.version_table().tensorrt)
+    assert [versions.parse_release(row.since) for row in versions.version_table().kernels] == sorted(
+        versions.parse_release(row.since) for row in versions.version_table().kernels
     )
-    assert all(versions.sm_of_gpu(name) == sm for name, sm in versions.table().gpu.items())
+    assert all(versions.sm_of_gpu(name) == sm for name, sm in versions.version_table().gpu.items())
     assert all(
-        versions.sm_of_gpu(name) == int(sm) for sm, names in versions.table().sm.items() for name in names
+        versions.sm_of_gpu(name) == int(sm)
+        for sm, names in versions.version_table().sm.items()
+        for name in names
     )

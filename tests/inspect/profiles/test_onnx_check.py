@@ -281,7 +281,7 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.import_optional", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
     assert deployment.first("onnx").unread == (
         "the types and shapes inside the graph were not checked: "
@@ -307,7 +307,7 @@ def test_functions_that_unfold_without_end_are_not_followed(tmp_path, depth, wor
     model = make.model(
         call, [("x", [2])], [("z", [2])], functions=[function(level) for level in range(depth + 1)]
     )
-    assert words in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
+    assert words in checked(make.saved(tmp_path / "a.onnx", model)).first_of("onnx").unread[0]
 
 
 def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path):
@@ -316,6 +316,6 @@ def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path
     function = helper.make_function("local", "F", ["a"], ["b"], body, opsets)
     call = [make.node("F", ["x"], ["z"], domain="local")]
     model = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
-    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", model)).first("onnx").unread[0]
+    assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", model)).first_of("onnx").unread[0]
     model = one("Split", [4], num_outputs=10**9, opset=18)
     assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", model)).first("onnx").unread[0]

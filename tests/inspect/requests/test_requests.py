@@ -176,7 +176,7 @@ def test_a_trace_that_is_not_there_is_an_error(tmp_path):
 
 
 def test_beyond_the_bound_lengths_are_rounded_down_and_the_extreme_requests_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_SHAPES", 50)
+    monkeypatch.setattr(module, "MAX_SHAPES", 50)
     ordinary = [{"input_len": n, "output_len": 1 + n % 7} for n in range(1, 3000)]
     extreme = [
         {"input_len": 5, "output_len": 9001},
@@ -223,9 +223,9 @@ def test_many_requests_are_read_in_little_memory(tmp_path):
     code = (
         "import resource, sys\n"
         "from trtdx.host import RealHost\n"
-        "from trtdx.inspect.requests.requests import read_requests\n"
+        "from trtdx.inspect.requests.requests import read_request_trace\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "found = read_requests(RealHost(), sys.argv[1])\n"
+        "found = read_request_trace(RealHost(), sys.argv[1])\n"
         "print(found.get('request.count'), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     done = subprocess.run(

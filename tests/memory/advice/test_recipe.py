@@ -8,9 +8,10 @@ import subprocess
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.inspect.facts.options import is_known_in, option_table
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_known_in
 from trtdx.inspect.readers.server.command_text import fold_command
-from trtdx.knowledge.versions import parsed
+from trtdx.knowledge.versions import parse_release
 from trtdx.memory.advice.changes import list_changes
 from trtdx.memory.advice.commands import MemoryQuestion, write_commands
 from trtdx.memory.ledger.plan import plan_memory
@@ -167,7 +168,7 @@ def test_builders_are_told_of_flags_their_release_has(release):
                 names = [word for word in shlex.split(line.text) if word.startswith("--")]
                 flags = [option_table().flag["trtllm-build"][name] for name in names]
                 assert all(
-                    is_known_in(flag, parsed(release), option_table().build_releases) for flag in flags
+                    is_known_in(flag, parse_release(release), option_table().build_releases) for flag in flags
                 ), line.text
 
 

@@ -101,7 +101,7 @@ def test_an_engine_that_does_not_fit_is_told_from_one_of_another_version():
     )
     verdict = cause_of(text)
     assert (verdict.code, verdict.failure.component) == ("DX346", "weights")
-    assert verdict.failure.wanted.value == wanted
+    assert verdict.failure.requested.value == wanted
     assert any("2 GPUs" in fix.text for fix in verdict.fixes)
     other = cause_of(ENGINE + "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n")
     assert (other.code, other.is_false_oom) == ("DX917", True)

@@ -59,7 +59,7 @@ def prepare_suspect_module(suspect: Suspect, engine: Any) -> PreparedCall:
     candidate_inputs = {
         _strip_path(name, suspect.path): array for name, array in suspect.candidate_inputs.items()
     }
-    dtypes = {name: info.dtype for name, info in engine.entering(suspect.path, suspect.call).items()}
+    dtypes = {name: info.dtype for name, info in engine.replay_inputs(suspect.path, suspect.call).items()}
     tensors = {}
     for name in reference_inputs or candidate_inputs:
         array = candidate_inputs.get(name)

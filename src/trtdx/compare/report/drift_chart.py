@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 from trtdx.compare.report.comparison_report import output_layer
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
-from trtdx.render.charts import BLUE, GREEN, ORANGE, RED, Chart, Curve, Mark, check_drawing, inline_svg, write
+from trtdx.render.charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    Chart,
+    Curve,
+    Mark,
+    check_drawing,
+    inline_svg,
+    write_chart,
+)
 from trtdx.render.table import cell_text
 
 if TYPE_CHECKING:
@@ -117,7 +128,7 @@ def write_picture(report: ComparisonReport, path: str) -> None:
     """Write the drift as a PNG or SVG file, or with verdict and tables as one HTML file that needs no other."""
     check_picture(path)
     if Path(path).suffix.lower() != ".html":
-        write(drift_chart(report), path)
+        write_chart(drift_chart(report), path)
         return
     page = PAGE.format(title=escape(report.summary.text[:120]), body=comparison_html(report))
     RealHost().write(path, page.encode())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trtdx.compare.judge.tolerance import Tolerances
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.host import Host
     from trtdx.rule import RuleBook
 
@@ -134,7 +134,7 @@ def fill_command(template: str, options: Mapping[str, str], out: str) -> list[st
 
 def bisect_candidate(
     host: Host,
-    plan: Plan,
+    plan: ComparisonPlan,
     book: RuleBook,
     *,
     options: Sequence[BisectOption] = (),
@@ -184,7 +184,7 @@ class _CandidateRunner:
     """
 
     def __init__(
-        self, host: Host, plan: Plan, book: RuleBook, tolerance: Tolerances | None, progress: Told
+        self, host: Host, plan: ComparisonPlan, book: RuleBook, tolerance: Tolerances | None, progress: Told
     ) -> None:
         self.host, self.plan, self.book, self.tolerance, self.progress = host, plan, book, tolerance, progress
         self.spec = None if plan.candidate.startswith(COMMAND) else parse_side(host, plan.candidate)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trtdx.compare.nouns import TensorPair
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.compare.sides.side import Side
     from trtdx.engines.engine import Array
     from trtdx.host import Host
@@ -59,7 +59,13 @@ MOST_RISEN = 3  # modules around the first wrong one that are tried where it is 
 
 
 def reduce_candidate(
-    host: Host, plan: Plan, where: Where, folder: str, book: RuleBook, *, progress: Told = lambda text: None
+    host: Host,
+    plan: ComparisonPlan,
+    where: Where,
+    folder: str,
+    book: RuleBook,
+    *,
+    progress: Told = lambda text: None,
 ) -> Reproducer:
     """Write the smallest failing part of a candidate.
 
@@ -108,7 +114,7 @@ class _FailingPartSearch:
     """The search for the part."""
 
     def __init__(
-        self, host: Host, plan: Plan, spec: SideSpec, where: Where, scratch: Path, progress: Told
+        self, host: Host, plan: ComparisonPlan, spec: SideSpec, where: Where, scratch: Path, progress: Told
     ) -> None:
         self.host, self.plan, self.spec, self.where, self.scratch = host, plan, spec, where, scratch
         self.progress = progress
@@ -199,7 +205,7 @@ class _FailingPartSearch:
         }
         right_feeds = {name: array for name, array in feeds.items() if name in right.inputs}
         try:
-            computed = right.part(list(dict.fromkeys(rest.values())), right_feeds) if rest else {}
+            computed = right.compute_tensors(list(dict.fromkeys(rest.values())), right_feeds) if rest else {}
         except TrtdxError:
             return right_values
         return right_values | {name: computed[other_name] for name, other_name in rest.items()}
@@ -231,7 +237,7 @@ class _FailingPartSearch:
     def _exact_part(self, names: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors of the candidate's graph, computed without any optimisation."""
         exact: Any = SideSpec("onnx", self.spec.path, {"level": "none"}).open()
-        tensors: dict[str, Array] = exact.part(names, feeds)
+        tensors: dict[str, Array] = exact.compute_tensors(names, feeds)
         return tensors
 
     def _case_of_module(self, side: Side) -> PartCase | None:
@@ -257,7 +263,7 @@ def _compute_truth(
 ) -> dict[str, Array]:
     """Return some tensors of the candidate's as the truth computes them from others."""
     right_feeds = {same.get(name, name): array for name, array in feeds.items()}
-    computed = right.part([same[name] for name in names], right_feeds)
+    computed = right.compute_tensors([same[name] for name in names], right_feeds)
     return {name: computed[same[name]] for name in names}
 
 
@@ -275,18 +281,18 @@ def reference_in_candidate_layout(pair: TensorPair, reference: Side, candidate: 
 def _part_feeds(engine: Any) -> Iterator[dict[str, Array]]:
     """Give what the part of a graph is fed that an engine computes last."""
     fed: dict[str, Array] = {}
-    compute = engine.part
+    compute = engine.compute_tensors
 
     def part(names: Sequence[str], feeds: Mapping[str, Array]) -> Any:
         fed.clear()
         fed.update(feeds)
         return compute(names, feeds)
 
-    engine.part = part
+    engine.compute_tensors = part
     try:
         yield fed
     finally:
-        engine.part = compute
+        engine.compute_tensors = compute
 
 
 def _engine_name(spec: SideSpec) -> str:

@@ -96,12 +96,12 @@ def reproduce_command(
 ) -> tuple[str, bool]:
     """Return the command that shows the mistake, and whether it was seen to; with a tolerance where it needs one."""
     from trtdx.compare.judge.tolerance import Tolerances
-    from trtdx.compare.run import Plan, compare
+    from trtdx.compare.run import ComparisonPlan, compare
     from trtdx.compare.sides.side import ComparisonQuestion
 
     inputs, expected = (next(target.glob(f"{stem}.*")) for stem in ("inputs", "expected"))
     local = SideSpec(spec.kind, str(target / "model.onnx"), spec.options)
-    plan = Plan(
+    plan = ComparisonPlan(
         reference=str(expected),
         candidate=local.text,
         question=ComparisonQuestion(inputs=str(inputs)),

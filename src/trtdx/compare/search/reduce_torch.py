@@ -21,7 +21,7 @@ from trtdx.errors import InputError
 from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
-    from trtdx.compare.run import Plan
+    from trtdx.compare.run import ComparisonPlan
     from trtdx.compare.sides.side import Side, SideSpec
     from trtdx.engines.engine import Array
     from trtdx.host import Host
@@ -67,7 +67,7 @@ sys.exit(bool(not error <= {limit:.3g}))
 '''
 
 
-def reduce_torch(host: Host, plan: Plan, where: Where, target: Path) -> Reproducer:
+def reduce_torch(host: Host, plan: ComparisonPlan, where: Where, target: Path) -> Reproducer:
     """Write a module of a torch candidate."""
     specs = parse_side(host, plan.reference), parse_side(host, plan.candidate)
     with tempfile.TemporaryDirectory(prefix="trtdx-reduce-") as scratch:

@@ -155,9 +155,9 @@ class PrecisionConverter:
         self.full = self.ir.DataType.FLOAT
         self.low = getattr(self.ir.DataType, LOWER_DTYPES[dtype])
         self._converted: dict[tuple[ir.Value, Any], ir.Value] = {}
-        made = [value for node in model.graph for value in node.outputs]
-        self._names = {value.name for value in made} | set(model.graph.initializers)
-        values = (*model.graph.inputs, *model.graph.initializers.values(), *made)
+        outputs = [value for node in model.graph for value in node.outputs]
+        self._names = {value.name for value in outputs} | set(model.graph.initializers)
+        values = (*model.graph.inputs, *model.graph.initializers.values(), *outputs)
         self._floats = {value for value in values if is_float(value)}
 
     def convert(self) -> None:

@@ -71,7 +71,7 @@ def measure_input_ranges(model: ir.Model, engine: Any, samples: Sequence[Mapping
     for feeds in samples:
         inner = [name for name in names if name not in feeds]
         values = {name: feeds[name] for name in names if name in feeds}
-        values |= engine.part(inner, feeds) if inner else {}
+        values |= engine.compute_tensors(inner, feeds) if inner else {}
         for name, array in values.items():
             ranges[name] = max(ranges[name], float(np.abs(array).max(initial=0.0)))
     engine.close()

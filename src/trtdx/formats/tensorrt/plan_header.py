@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.formats.documents import GIT_LFS_MAGIC, UnreadableError, read_range
-from trtdx.knowledge.versions import table
+from trtdx.knowledge.versions import version_table
 
 if TYPE_CHECKING:
     from trtdx.host import Host
@@ -167,7 +167,7 @@ def _device_sm(fields: list[tuple[int, int]], layout: tuple[int, ...], where: tu
     major, minor, clock_khz, bus_bits, processors = (fields[index][1] for index in where)
     plausible = 100_000 < clock_khz < 5_000_000 and 0 < bus_bits <= 16_384 and 0 < processors <= 1024
     sm = 10 * major + minor
-    return sm if plausible and minor < 10 and str(sm) in table().sm else 0
+    return sm if plausible and minor < 10 and str(sm) in version_table().sm else 0
 
 
 def _parse_fields(data: bytes) -> list[tuple[int, int]]:

@@ -70,7 +70,7 @@ def _unsupported_on_machine(
 
 def _unsupported_by_hardware(algo: str, sm: int) -> UnsupportedAlgo | None:
     """Return what no kernel can make up for: FP8 and FP4 need tensor cores that compute them."""
-    known_sms = [int(sm_number) for sm_number in versions.table().sm]
+    known_sms = [int(sm_number) for sm_number in versions.version_table().sm]
     if algo in FP8_ALGOS and sm < FIRST_FP8:
         return UnsupportedAlgo(algo, tuple(known_sm for known_sm in known_sms if known_sm >= FIRST_FP8), True)
     if "NVFP4" in algo and "W4A16" not in algo and sm < FIRST_FP4:
@@ -85,7 +85,7 @@ def _unsupported_by_builder(artifact: Artifact, algo: str, sm: int) -> Unsupport
     if sm not in DATA_CENTRE_BLACKWELL or not refused:
         return None
     lowest = FIRST_FP8 if algo in FP8_ALGOS else FIRST_BF16
-    known_sms = [int(sm_number) for sm_number in versions.table().sm]
+    known_sms = [int(sm_number) for sm_number in versions.version_table().sm]
     return UnsupportedAlgo(
         algo, tuple(known_sm for known_sm in known_sms if lowest <= known_sm < 100 or known_sm >= 120), True
     )
@@ -147,7 +147,7 @@ def plan_writer(artifact: Artifact, machine: Artifact) -> PlanWriter | None:
 
 def is_same_release(left: str, right: str) -> bool:
     """Return whether two releases are one, patches and local suffixes apart; a pre-release is one of its own."""
-    here, there = versions.parsed(left), versions.parsed(right)
+    here, there = versions.parse_release(left), versions.parse_release(right)
     if here is None or there is None:
         return False
     if here.is_prerelease or there.is_prerelease:

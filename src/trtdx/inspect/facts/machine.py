@@ -13,8 +13,8 @@ from trtdx.knowledge.versions import (
     sm_from,
     sm_of_gpu,
     stated_release,
-    table,
     tensorrt_of,
+    version_table,
 )
 
 
@@ -41,7 +41,7 @@ def _parse_release(text: str) -> str:
         return release
     tag = container_tag(text)
     if not tag:
-        newest = table().release[-1].version
+        newest = version_table().release[-1].version
         raise InputError(
             f"--runtime {text!r} is not a TensorRT-LLM release", fix=f"name one, such as 1.2.1 or {newest}"
         )

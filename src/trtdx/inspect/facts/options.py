@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from packaging.version import Version
 
 from trtdx.inspect.facts.option_table import CommandFlag, LlmOption, option_table
-from trtdx.knowledge.versions import parsed
+from trtdx.knowledge.versions import parse_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ def judge_options(
     keys: Iterable[str], version: str | None = None, backend: str = ""
 ) -> Iterator[OptionVerdict]:
     """Yield what is wrong with dotted keys; without a version only what no release or not the newest knows."""
-    release = parsed(version or "")
+    release = parse_release(version or "")
     written = sorted({parent for key in keys for parent in _with_parents(key)})
     bad: set[str] = set()
     for key in written:
@@ -202,7 +202,7 @@ def wrong_value_reason(key: str, value: Any, version: str = "") -> str:
 
 def wrong_choice_reason(entry: LlmOption | CommandFlag, value: Any, version: str) -> str:
     """Return in words which values a release takes, or "" where the value may be one of them."""
-    release, releases = parsed(version), option_table().releases
+    release, releases = parse_release(version), option_table().releases
     if not entry.values or not isinstance(value, str) or (release and release > Version(releases[-1])):
         return ""
     choices = [str(choice) for choice in entry.values if _is_value_taken(entry, str(choice), release)]
@@ -263,7 +263,7 @@ def judge_flags(
     """Yield the flags of a command line that its program does not have, in a release or in any."""
     known_flags: Mapping[str, CommandFlag] = option_table().flag.get(program, {})
     releases = option_table().build_releases if program == "trtllm-build" else option_table().releases
-    release = parsed(version or "")
+    release = parse_release(version or "")
     if not known_flags or (release and release < Version(releases[0])):
         return
     usable = {
@@ -333,7 +333,7 @@ def winning_side(key: str, version: str | None) -> str:
     Up to 1.2.1 the YAML file wins, except that 0.21 and 1.0 take the four limits from the command line
     (through build_config). Explicit flags win since #14812, which went into 1.3.0rc18 or rc19.
     """
-    release = parsed(version or "")
+    release = parse_release(version or "")
     if release is None or Version("1.3.0rc17") < release < Version("1.3.0rc19"):
         return ""
     if release >= Version("1.3.0rc19"):
@@ -344,5 +344,5 @@ def winning_side(key: str, version: str | None) -> str:
 
 def are_sections_merged(version: str | None) -> bool | None:
     """Tell whether a kv_cache_config in YAML leaves the flags of that section alone (since 1.2); None: not known."""
-    release = parsed(version or "")
+    release = parse_release(version or "")
     return None if release is None else release >= Version("1.2.0rc0")

@@ -100,5 +100,5 @@ def _has_key(config: Document, dotted: str) -> bool:
 
 
 def _is_later(version: str, bound: str) -> bool:
-    one, last = versions.parsed(version), versions.parsed(bound)
+    one, last = versions.parse_release(version), versions.parse_release(bound)
     return one is not None and last is not None and one.release > last.release

@@ -179,7 +179,7 @@ def _engine_release(engine: Artifact) -> tuple[tuple[int, ...], bool]:
     """
     if engine.text("era") == "before 0.8" and not engine.has("version"):
         return LAST_LEGACY_RELEASE, False
-    parsed = versions.parsed(engine.text("version"))
+    parsed = versions.parse_release(engine.text("version"))
     if parsed is None:
         return LAST_READ, False
     release = parsed.release

@@ -170,7 +170,7 @@ def _unknown_tensorrt_reason(engine: Artifact, machine: Artifact) -> tuple[str, 
     runtime = machine.text("gpu.runtime")
     if not runtime:
         return NOT_KNOWN, "the TensorRT that is to read it is not known without --runtime"
-    near = versions.nearest(runtime)
+    near = versions.nearest_release(runtime)
     hint = f" ({near.version} has {near.tensorrt})" if near and near.tensorrt else ""
     return NOT_KNOWN, f"which TensorRT {runtime} has is not known{hint}"
 

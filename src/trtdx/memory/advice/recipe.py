@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from trtdx.inspect.facts.options import is_known_in, option_table
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_known_in
 from trtdx.inspect.readers.server.command_text import CommandEditor
 from trtdx.inspect.readers.server.llm_options import FACT_BY_OPTION
-from trtdx.knowledge.versions import at_least, parsed
+from trtdx.knowledge.versions import at_least, parse_release
 from trtdx.memory.advice.checkpoint_command import UnwritableError, checkpoint_command
 from trtdx.memory.model.format_names import WEIGHT_FORMATS, weight_format_from_word
 from trtdx.memory.question.flags import MEMORY_FLAGS
@@ -297,7 +298,7 @@ def flag_for_option(program: str, key: str, release: str) -> str:
     flags = {
         name: flag
         for name, flag in option_table().flag.get(program, {}).items()
-        if flag.option == key and is_known_in(flag, parsed(release), option_table().releases)
+        if flag.option == key and is_known_in(flag, parse_release(release), option_table().releases)
     }
     return min(flags, key=lambda name: (flags[name].since, len(name)), default="")
 
@@ -305,7 +306,7 @@ def flag_for_option(program: str, key: str, release: str) -> str:
 def option_spelling(key: str, release: str) -> str:
     """Return a key of the LLM API as a release spells it: some had other names."""
     options = option_table()
-    here = parsed(release)
+    here = parse_release(release)
     option = options.option.get(key)
     if option is not None and is_known_in(option, here, options.releases):
         return key
@@ -378,7 +379,7 @@ def _put_build_flag(command: CommandEditor, fact: str, value: Any, release: str,
         return
     name = _build_flag_name(fact)
     flag = option_table().flag[BUILDER].get(name)
-    if flag is None or not is_known_in(flag, parsed(release), option_table().build_releases):
+    if flag is None or not is_known_in(flag, parse_release(release), option_table().build_releases):
         raise UnwritableError(f"trtllm-build {release} has no {name}")
     if flag.type == "flag":
         command.drop_flags(is_meant)

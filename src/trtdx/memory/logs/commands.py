@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from trtdx.inspect.facts.options import judge_flags
 from trtdx.inspect.readers.server.commands import command_lines
-from trtdx.knowledge.versions import at_least, parsed
+from trtdx.knowledge.versions import at_least, parse_release
 from trtdx.memory.advice.checkpoint_command import UnwritableError
 from trtdx.memory.advice.recipe import SERVE_PROGRAM, SERVES_SINCE, DeploymentRecipe
 from trtdx.memory.logs.settings import NUMBER_SETTINGS
@@ -55,7 +55,7 @@ def limits_command(log: LogMemory, changes: dict[str, Any], *, engine: bool) -> 
 
 def _write_command(log: LogMemory, stage: Stage, changes: dict[str, Any], *, engine: bool) -> str | None:
     version = log.settings.get("version")
-    release = version.value if version and parsed(version.value) else LAST_STABLE_RELEASE
+    release = version.value if version and parse_release(version.value) else LAST_STABLE_RELEASE
     recipe = DeploymentRecipe(backend="tensorrt" if engine else "pytorch", release=release, model="MODEL")
     recipe.is_converted = True
     recipe.is_built = stage is not Stage.BUILD

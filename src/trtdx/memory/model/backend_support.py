@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.inspect.agreements.model.quantization import is_method_supported
-from trtdx.knowledge.versions import at_least, parsed
+from trtdx.knowledge.versions import at_least, parse_release
 from trtdx.memory.nouns import LAST_STABLE_RELEASE
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _missing_engine(name: str, release: str) -> Iterator[tuple[str, str]]:
 
 def _may_include(release: str, since: str) -> bool:
     """Return whether a release may have what came with another: of pre-releases of one version any may."""
-    here, there = parsed(release), parsed(since)
+    here, there = parse_release(release), parse_release(since)
     return here is None or there is None or here.release >= there.release
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 import msgspec
 from packaging.version import Version
 
-from trtdx.knowledge.versions import parsed
+from trtdx.knowledge.versions import parse_release
 
 NEVER_RELEASED = "never"
 
@@ -78,5 +78,5 @@ def is_since_release(version: str, first: str) -> bool:
     """Return whether a release has what came with another; one that cannot be told is the newest."""
     if first == NEVER_RELEASED:
         return False
-    one = parsed(version) if version and first else None
+    one = parse_release(version) if version and first else None
     return one is None or one >= Version(first)

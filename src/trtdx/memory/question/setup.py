@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from trtdx.errors import InputError, TrtdxError, UnknownNameError
 from trtdx.inspect.facts.artifact import Artifact, FactCollector
 from trtdx.inspect.facts.machine import machine_from_flags
-from trtdx.knowledge.versions import has_engine_flow, parsed, sm_of_gpu
+from trtdx.knowledge.versions import has_engine_flow, parse_release, sm_of_gpu
 from trtdx.memory.model.backend_support import first_newer_release
 from trtdx.memory.model.hybrid_dims import with_state_dtype
 from trtdx.memory.model.source import MODEL_HINT, NO_MODEL, UnknownModelError, read_model, split_format_suffix
@@ -251,7 +251,7 @@ def _device_from_request(gpu: str, memory: str, settings: LayeredSettings) -> De
 
 
 def _check_engine_release(backend: str, version: str) -> None:
-    if backend == "tensorrt" and has_engine_flow(version) is False and parsed(version):
+    if backend == "tensorrt" and has_engine_flow(version) is False and parse_release(version):
         raise InputError(
             f"TensorRT-LLM {version} has no engines any more",
             fix="use --backend pytorch, or a release up to 1.2.1",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
-from trtdx.render.charts import BLUE, GREEN, ORANGE, RED, Chart, Curve, inline_svg, write
+from trtdx.render.charts import BLUE, GREEN, ORANGE, RED, Chart, Curve, inline_svg, write_chart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +50,7 @@ def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text:
     if kind not in (".html", ".htm", ".png", ".svg"):
         raise InputError(f"--plot {path}: no such picture is drawn", fix="name it .png, .svg or .html")
     if kind in (".png", ".svg"):
-        write(make_frontier_chart(points, title), path)
+        write_chart(make_frontier_chart(points, title), path)
         return
     try:
         Path(path).write_text(_frontier_page(points, title, text), "utf-8")

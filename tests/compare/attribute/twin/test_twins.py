@@ -31,7 +31,7 @@ from trtdx.compare.attribute.twin.graph_reader import (
 from trtdx.compare.attribute.twin.operators import OPERATORS, UnknownOperatorError, compute_operator
 from trtdx.compare.attribute.twin.stand_in import _captured_shapes, build_twin, check_stand_in, find_stand_in
 from trtdx.compare.nouns import CauseHypothesis
-from trtdx.compare.run import Plan, compare
+from trtdx.compare.run import ComparisonPlan, compare
 from trtdx.compare.sides.side import ComparisonQuestion, open_side, parse_side
 from trtdx.errors import InputError
 from trtdx.formats.onnx.places import module_calls, module_nodes
@@ -43,7 +43,7 @@ QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7, 81, 33, 2, 61),), ne
 
 
 def compared(book, reference, candidate, question=QUESTION):
-    plan = Plan(reference=str(reference), candidate=str(candidate), question=question)
+    plan = ComparisonPlan(reference=str(reference), candidate=str(candidate), question=question)
     return compare(RealHost(), plan, book)
 
 

@@ -139,7 +139,7 @@ def test_a_builder_is_made_while_another_is_garbage():
     script = """
 import gc
 import tensorrt_rtx as trt
-from trtdx.engines.tensorrt.bindings import new_builder
+from trtdx.engines.tensorrt.bindings import create_builder
 
 class Collecting(trt.ILogger):
     heard = 0
@@ -152,7 +152,7 @@ class Collecting(trt.ILogger):
 
 loggers = [Collecting(), Collecting()]
 for logger in loggers:
-    garbage = [new_builder(trt, logger)]
+    garbage = [create_builder(trt, logger)]
     garbage.append(garbage)
     del garbage
 print(Collecting.heard, gc.isenabled())
@@ -197,10 +197,10 @@ import sys
 sys.path.insert(0, {str(SUPPORT.parent)!r})
 import tensorrt_rtx as trt
 from support.network_definitions import mlp
-from trtdx.engines.tensorrt.build.build import build
+from trtdx.engines.tensorrt.build.build import build_plan
 network = trt.Builder(trt.Logger(trt.Logger.ERROR)).create_network(1)
 mlp(network)
-built = build(network, profiles=[{PROFILE!r}])
+built = build_plan(network, profiles=[{PROFILE!r}])
 print([kernel.nodes for kernel in built.kernels if kernel.nodes], built.weights_bytes)
 """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
@@ -288,7 +288,7 @@ class TestEnding:
 
     def test_the_child_ends_with_a_killed_parent(self, tmp_path):
         file = tmp_path / "pid"
-        script = f"from trtdx.engines.tensorrt.build.build import build; build({NETWORKS + 'told_its_id'!r})"
+        script = f"from trtdx.engines.tensorrt.build.build import build_plan; build_plan({NETWORKS + 'told_its_id'!r})"
         parent = subprocess.Popen(
             [sys.executable, "-c", script],
             env={**os.environ, "TRTDX_TEST_PID": str(file), "TMPDIR": str(tmp_path)},

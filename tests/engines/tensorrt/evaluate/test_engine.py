@@ -215,8 +215,8 @@ def test_a_step(mlp):
     assert engine.details["computed"] == "on the CPU from the network definition; no plan was executed"
     assert engine.details["tensorrt"].startswith("tensorrt_rtx ")
     assert engine.details["optimisation"] == "none"
-    assert not engine.tapped.compiled
-    assert "changed nothing" in engine.tapped.note
+    assert not engine.tap_effect.compiled
+    assert "changed nothing" in engine.tap_effect.note
 
 
 def test_steps_are_counted_and_the_same_network_is_watched_twice(mlp):

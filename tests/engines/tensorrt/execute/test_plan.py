@@ -48,9 +48,9 @@ open(sys.argv[1], "wb").write(builder.build_serialized_network(network, config))
 """
 LOAD = """
 import sys, tensorrt_rtx as trt
-from trtdx.engines.tensorrt.execute.plan import NoDriverError, loaded
+from trtdx.engines.tensorrt.execute.plan import NoDriverError, load_engine
 try:
-    loaded(trt, open(sys.argv[1], "rb").read())
+    load_engine(trt, open(sys.argv[1], "rb").read())
 except NoDriverError as err:
     print(err.message)
 """
@@ -221,7 +221,7 @@ class StandInMemory:
     def __init__(self):
         self.waited = 0
 
-    def hold(self, count):
+    def allocate(self, count):
         held = np.zeros(max(count, 1), np.uint8)
         return held, held.ctypes.data
 

@@ -273,7 +273,7 @@ def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path,
     def absent(package, *, extra, to):
         raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
 
-    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.need", absent)
+    monkeypatch.setattr("trtdx.formats.onnx.shape_inference.import_optional", absent)
     given, notes = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))
     assert not given.has("profiles.unmet")
     assert notes == (

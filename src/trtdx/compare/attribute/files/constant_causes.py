@@ -177,7 +177,7 @@ def _order_cause(change: GraphChange, before: Tensor, after: Tensor) -> tuple[st
         if change.node.op_type == "Gather" and axis:
             return None
         for shift in (1, -1, 2, -2, 3, -3):
-            if torch.are_copies(rows.roll(shift, 0), after if axis == 0 else after.T):
+            if torch.equal(rows.roll(shift, 0), after if axis == 0 else after.T):
                 return "DX993", {
                     "offset": f"{shift:+d}",
                     "told": f"{change.node.op_type}: rows shifted by {shift:+d}",
@@ -196,8 +196,7 @@ def _swapped_weight_cause(
             if weight is None or weight.numel() != after.numel() or not weight.is_floating_point():
                 continue
             if any(
-                weight.shape == turned.shape and torch.are_copies(weight, turned)
-                for turned in (after, after.T)
+                weight.shape == turned.shape and torch.equal(weight, turned) for turned in (after, after.T)
             ):
                 where = (
                     reference.graph.scopes[at][-1]

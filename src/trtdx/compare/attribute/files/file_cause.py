@@ -271,7 +271,7 @@ def _order_code(lost: list[ir.Node], new: list[ir.Node], candidate: GraphModule)
     if axes <= {-1, 3}:
         half = len(rows[0]) // 2
         pairs = torch.cat((torch.arange(0, 2 * half, 2), torch.arange(1, 2 * half, 2)))
-        return "DX961" if any(torch.are_copies(row, pairs) for row in rows) else ""
+        return "DX961" if any(torch.equal(row, pairs) for row in rows) else ""
     return "DX972" if len(rows) > 1 else "DX973"
 
 

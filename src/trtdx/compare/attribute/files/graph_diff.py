@@ -174,7 +174,7 @@ def _relative_step(tensor: Tensor) -> float:
 def describe_changes(changes: Sequence[GraphChange]) -> list[str]:
     """Return in words how two modules differ: in their operators, or else in attributes and constants."""
     lost, new = (
-        Counter(each.node.op_type for each in changes if each.kind == kind) for kind in ("lost", "new")
+        Counter(change.node.op_type for change in changes if change.kind == kind) for kind in ("lost", "new")
     )
     if lost or new:
         words = [" ".join(operators.elements()) or "none" for operators in (lost - new, new - lost)]
@@ -189,5 +189,5 @@ def describe_change(change: GraphChange) -> str:
         return f"{operator}: {change.attribute} is {after}, not {before}"
     if before.numel() == after.numel() == 1:
         return f"{operator}: a constant is {float(after):.5g}, not {float(before):.5g}"
-    found = relate_weights(before, after)
-    return "" if found.kind == "same" else f"{operator}: a constant is {found.description}"
+    relation = relate_weights(before, after)
+    return "" if relation.kind == "same" else f"{operator}: a constant is {relation.description}"

@@ -55,7 +55,7 @@ def _table_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         weight = getattr(other, "weight", None)
         if path == bench.path or not isinstance(weight, torch.Tensor) or weight.shape != table.shape:
             continue
-        if not torch.are_copies(weight.double(), table.double()):
+        if not torch.equal(weight.double(), table.double()):
             got = scaled(weight.to(table.dtype)[ids.long()], own_scale)
             yield Mistake("DX992", got, {"other": path}, f"the rows of {path}")
 
@@ -100,7 +100,7 @@ def _row_shift_mistakes(
         yield Mistake(code, got, {"offset": f"{shift:+d}"}, how, freedom=0.3 if abs(shift) < 3 else 0.8)
     if positional:
         counted_ids = torch.arange(ids.shape[-1]).expand_as(ids) + ids.min()
-        if not torch.are_copies(counted_ids, ids):
+        if not torch.equal(counted_ids, ids):
             got = bench.with_main(table[counted_ids.long()] * own_scale)
             yield Mistake("DX966", got, {}, "positions counted from the first column, padding included")
 

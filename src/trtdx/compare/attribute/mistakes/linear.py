@@ -75,7 +75,7 @@ def _interleaved_gate_mistakes(bench: ModuleBench, product: MatrixProduct) -> It
         both = (product.weight, weight.to(product.x.dtype))
         if product.weight.shape != weight.shape:
             continue
-        woven = torch.main_stack(both if own_name == order[0] else both[::-1], 1).flatten(0, 1)
+        woven = torch.stack(both if own_name == order[0] else both[::-1], 1).flatten(0, 1)
         half = woven[: len(weight)] if own_name == order[0] else woven[len(weight) :]
         values, how = {"how": INTERLEAVED}, f"rows of {order[0]} and {order[1]} in turn"
         yield Mistake("DX981", bench.with_main(product.with_own_bias(half)), values, how)
@@ -120,7 +120,7 @@ def _other_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterat
         if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
             continue
         other_weight = weight.T if product.is_transposed and not is_embedding_module(other) else weight
-        if other_weight.shape != product.weight.shape or torch.are_copies(
+        if other_weight.shape != product.weight.shape or torch.equal(
             other_weight.double(), product.weight.double()
         ):
             continue

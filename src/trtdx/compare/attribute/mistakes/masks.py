@@ -61,7 +61,7 @@ def mask_tensor_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
             reference_visible is None
             or candidate_visible is None
             or reference_visible.shape != candidate_visible.shape
-            or torch.are_copies(reference_visible, candidate_visible)
+            or torch.equal(reference_visible, candidate_visible)
         ):
             continue
         apart = float((reference_visible != candidate_visible).sum())

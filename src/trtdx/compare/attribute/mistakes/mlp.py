@@ -181,7 +181,7 @@ def _fused_half_mistakes(bench: ModuleBench, owner: Any, name: str, weight: Tens
     if size % 2:
         return
     halves = torch.cat((torch.arange(size // 2, size), torch.arange(size // 2)))
-    woven = torch.main_stack((torch.arange(size // 2), torch.arange(size // 2, size)), 1).reshape(-1)
+    woven = torch.stack((torch.arange(size // 2), torch.arange(size // 2, size)), 1).reshape(-1)
     for order, description in (
         (halves, "exchanged"),
         (woven, INTERLEAVED),

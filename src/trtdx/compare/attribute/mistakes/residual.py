@@ -79,7 +79,7 @@ def _branch_factors(start: Tensor, end: Tensor, chosen: tuple[LayerPart, ...]) -
     plain = start + sum(part.output_tensor for part in chosen)
     if float(((plain - end).double() ** 2).sum()) < 1e-10 * float((end.double() ** 2).sum()):
         return [1.0] * len(chosen)
-    columns = torch.main_stack([part.output_tensor.double().reshape(-1) for part in chosen], 1)
+    columns = torch.stack([part.output_tensor.double().reshape(-1) for part in chosen], 1)
     target = (end - start).double().reshape(-1, 1)
     return [float(factor) for factor in torch.linalg.lstsq(columns, target).solution[:, 0]]
 

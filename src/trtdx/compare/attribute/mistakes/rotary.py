@@ -97,7 +97,7 @@ def _rotary_module_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
     def outputs(cosine: Tensor, sine: Tensor) -> Outputs:
         if single:
-            return bench.with_outputs({names[0]: torch.main_stack((cosine, sine), -1)})
+            return bench.with_outputs({names[0]: torch.stack((cosine, sine), -1)})
         return bench.with_outputs({names[0]: cosine, names[1]: sine})
 
     yield from _angle_mistakes(bench, angles, outputs)
@@ -360,7 +360,7 @@ def _angle_mistakes(
     counted_positions = (
         torch.arange(angles.positions.shape[-1])[None].expand_as(angles.positions) + angles.positions.min()
     )
-    if not torch.are_copies(counted_positions, angles.positions) and angles.positions.shape[-1] > 1:
+    if not torch.equal(counted_positions, angles.positions) and angles.positions.shape[-1] > 1:
         counted = outputs(*angles.cos_sin(positions=counted_positions))
         yield Mistake("DX966", counted, {}, "positions counted from the first column, padding included")
 

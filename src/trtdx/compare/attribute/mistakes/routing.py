@@ -213,9 +213,9 @@ def _all_expert_outputs(experts: Any, rows: Tensor) -> Tensor | None:
     if not 0 < count <= MOST_EXPERTS:
         return None
     if hasattr(experts, "__getitem__"):
-        return torch.main_stack([experts[at](rows) for at in range(count)])
+        return torch.stack([experts[at](rows) for at in range(count)])
     ones = torch.ones((rows.shape[0], 1), dtype=rows.dtype)
-    return torch.main_stack([experts(rows, torch.full((rows.shape[0], 1), at), ones) for at in range(count)])
+    return torch.stack([experts(rows, torch.full((rows.shape[0], 1), at), ones) for at in range(count)])
 
 
 def _shared_expert_output(block: Any, rows: Tensor) -> Tensor | None:
@@ -263,7 +263,7 @@ def _identify_choice(
         for normal in (True, False)
     ]
     gaps = [((routing_weights(logits, option, correction) - weights) ** 2).sum() for option in options]
-    return options[int(torch.main_stack(gaps).argmin())]
+    return options[int(torch.stack(gaps).argmin())]
 
 
 def _find_expert_order(bench: ModuleBench, routed: RoutedBlock) -> list[int] | None:

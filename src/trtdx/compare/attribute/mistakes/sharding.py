@@ -93,11 +93,7 @@ def _describe_halves(order: Tensor) -> str:
         NOT_INTERLEAVED: torch.argsort(woven),
     }
     return next(
-        (
-            description
-            for description, known_order in known_orders.items()
-            if torch.are_copies(order, known_order)
-        ),
+        (description for description, known_order in known_orders.items() if torch.equal(order, known_order)),
         "",
     )
 
@@ -185,7 +181,7 @@ def _input_shard_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterato
             continue
         weights = product.weight.chunk(ranks, 1)
         basis = [(x @ weight.T).reshape(-1) for x in rows.chunk(ranks, 1) for weight in weights]
-        fit = torch.linalg.lstsq(torch.main_stack(basis, 1).double(), rest.reshape(-1, 1).double()).solution
+        fit = torch.linalg.lstsq(torch.stack(basis, 1).double(), rest.reshape(-1, 1).double()).solution
         coefficients = fit.reshape(ranks, ranks).round()
         if (
             bool((coefficients == torch.eye(ranks)).all())

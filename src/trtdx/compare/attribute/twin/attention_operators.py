@@ -84,7 +84,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: bool) -> Tensor:
     half = wide // 2
     a, b = (turned[..., ::2], turned[..., 1::2]) if pairs else (turned[..., :half], turned[..., half:])
     first, second = a * cos - b * sin, b * cos + a * sin
-    result = torch.main_stack((first, second), -1).flatten(-2) if pairs else torch.cat((first, second), -1)
+    result = torch.stack((first, second), -1).flatten(-2) if pairs else torch.cat((first, second), -1)
     return torch.cat((result, rest), -1) if rest.shape[-1] else result
 
 
@@ -131,7 +131,7 @@ def contrib_attention(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any
         key, value = torch.cat((past[0], key), -2), torch.cat((past[1], value), -2)
     score_bias = _score_bias(mask, added, settings, query, key)
     output = attention_of_heads(query, key, value, scale=float(settings.get("scale") or 0.0), mask=score_bias)
-    return merge_heads(output), torch.main_stack((key, value))
+    return merge_heads(output), torch.stack((key, value))
 
 
 def multi_head_attention(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:

@@ -65,7 +65,7 @@ def unpack_bits(data: Tensor, bits: int) -> Tensor:
     if bits == 8:
         return data.to(torch.int16)
     parts = [(data.to(torch.int16) >> at) & (2**bits - 1) for at in range(0, 8, bits)]
-    return torch.main_stack(parts, -1).flatten(-2)
+    return torch.stack(parts, -1).flatten(-2)
 
 
 def nbits_weight(inputs: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Tensor:

@@ -239,7 +239,7 @@ def _tie_weights(modules: Sequence[Any]) -> None:
     for module in modules:
         for table in tables:
             same = module is not table and module.weight.shape == table.weight.shape
-            if same and torch.are_copies(module.weight.float(), table.weight.float()):
+            if same and torch.equal(module.weight.float(), table.weight.float()):
                 module.weight = table.weight
 
 

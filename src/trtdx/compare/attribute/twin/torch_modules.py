@@ -101,7 +101,7 @@ def _rotate_tensor(x: Tensor, cos: Tensor, sin: Tensor, input_layout: str, outpu
     first, second = a * c1 - b * s1, b * c2 + a * s2
     if output_layout == "halves":
         return torch.cat((first, second), -1)
-    return torch.main_stack((first, second), -1).flatten(-2)
+    return torch.stack((first, second), -1).flatten(-2)
 
 
 def _split_in_two(x: Tensor, layout: str) -> tuple[Tensor, Tensor]:

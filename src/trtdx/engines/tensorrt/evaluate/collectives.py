@@ -105,7 +105,7 @@ def _apply_collective(values: list[Any], collective: Collective, root: int) -> l
 
 def _reduce_values(values: list[Any], reduction: str) -> Any:
     """Return a reduction in float32, rounded once."""
-    parts = torch.main_stack(values)
+    parts = torch.stack(values)
     wide = parts.to(torch.float32) if parts.is_floating_point() else parts
     return COLLECTIVE_REDUCTIONS[reduction](wide).to(parts.dtype)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trtdx.engines.tensorrt.network.graph import TrtGraph, TrtLayer
 
 LAYER_MODULES = (
-    "activations", "arithmetic", "attention", "casts", "convolutions", "gathers", "making", "products",
+    "activations", "arithmetic", "attention", "casts", "convolutions", "gathers", "fill_and_nms", "products",
     "quantization", "reductions", "sampling", "shapes", "slices",
 )  # fmt: skip
 PLUGIN_KINDS = ("PLUGIN", "PLUGIN_V2", "PLUGIN_V3")

@@ -141,7 +141,7 @@ def rotary_embedding_kernel(layer: TrtLayer, trt: Any) -> Kernel:
         first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
         real, imaginary = first * cosine - second * sine, first * sine + second * cosine
         if interleaved:
-            done = torch.main_stack([real, imaginary], -1).reshape(turned.shape)
+            done = torch.stack([real, imaginary], -1).reshape(turned.shape)
         else:
             done = torch.cat([real, imaginary], -1)
         return torch.cat([done, value[..., width:]], -1) if width and width < value.shape[-1] else done

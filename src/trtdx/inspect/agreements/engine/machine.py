@@ -216,7 +216,7 @@ def gpu_kernels(deployment: Deployment) -> Iterator[Violation]:
 
 def _releases_with_kernels(sm: int) -> str:
     """Return the releases that have kernels for a compute capability, in words."""
-    rows = versions.table().kernels
+    rows = versions.version_table().kernels
     serving = [at for at, row in enumerate(rows) if row.serve(sm)]
     if not serving:
         return "no release has"

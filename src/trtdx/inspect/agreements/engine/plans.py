@@ -213,7 +213,7 @@ def latent_sizes(deployment: Deployment) -> Iterator[Violation]:
 def fused_attention(deployment: Deployment) -> Iterator[Violation]:
     """Fused attention for prompts, where it is asked for, has kernels for the model's head size."""
     for engine in deployment.of_kinds("engine"):
-        size, release = engine.integer("head_size"), versions.parsed(engine.text("version"))
+        size, release = engine.integer("head_size"), versions.parse_release(engine.text("version"))
         if size not in HEAD_SIZES or release is None or engine.get("plugin.context_fmha") is not True:
             continue
         fused = FUSED_SIZES.get(f"{release.major}.{release.minor}")

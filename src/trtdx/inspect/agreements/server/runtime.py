@@ -30,7 +30,7 @@ from trtdx.inspect.agreements.serving import (
 )
 from trtdx.inspect.readers.server.precedence import DROPPED_WORDS
 from trtdx.inspect.requests.requests import requests_of_artifacts
-from trtdx.knowledge.versions import at_least, has_engine_flow, parsed
+from trtdx.knowledge.versions import at_least, has_engine_flow, parse_release
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
 
@@ -170,7 +170,7 @@ def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
     """The PyTorch backend is given a Hugging Face model, not an engine or a checkpoint."""
     for server in serving_artifacts(deployment, "llm-args", "command"):
         backend = server.text("runtime.backend")
-        release = parsed(server_release(deployment, server))
+        release = parse_release(server_release(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
         for artifact in deployment.of_kinds("engine", "checkpoint"):
             if serving.names_artifact(server, "runtime.model", artifact) and (

@@ -8,8 +8,8 @@ from packaging.version import Version
 
 from trtdx.inspect.agreements.agreement import make_agreement
 from trtdx.inspect.agreements.serving import SERVER_KINDS, server_release, server_words, serving_artifacts
-from trtdx.inspect.facts.options import option_table
-from trtdx.knowledge.versions import parsed
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.knowledge.versions import parse_release
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity
 
@@ -72,7 +72,7 @@ def _unknown_violation(server: Artifact, words: list[str], release: str, values:
 
 def _flag_severity(release: str, flags: list[str]) -> tuple[Severity, float]:
     """Return how sure it is that the program refuses its flags; a later release may have them."""
-    version = parsed(release)
+    version = parse_release(release)
     if version is None:
         meant = all("did you mean" in flag for flag in flags)
         return (Severity.ERROR, 0.9) if meant else (Severity.WARNING, 0.75)
@@ -83,7 +83,7 @@ def _flag_severity(release: str, flags: list[str]) -> tuple[Severity, float]:
 
 def _key_severity(server: Artifact, release: str) -> tuple[Severity, float]:
     """Return how sure it is that this stops the start: an old name works in an old release."""
-    version, newest = parsed(release), Version(option_table().releases[-1])
+    version, newest = parse_release(release), Version(option_table().releases[-1])
     if version is None:
         is_new = all("did you mean" in item for item in server.items("runtime.unknown_keys"))
         certain = server.has("runtime.unknown_keys") and is_new
@@ -96,7 +96,7 @@ def _key_severity(server: Artifact, release: str) -> tuple[Severity, float]:
 
 
 def _render_consequence(release: str) -> str:
-    version = parsed(release)
+    version = parse_release(release)
     if version is not None and version <= Version(option_table().top_level_ignored_until):
         return f"{release} drops them without a word"
     return "the start is refused"

@@ -110,7 +110,7 @@ def _put_engine_config(folder: ArtifactFolder, config: Document) -> None:
 def config_era(config: Document) -> str:
     """Return the layout of a configuration by its version, or by its keys where none is stated."""
     version = config.value_at("version")
-    if isinstance(version, str) and versions.parsed(version) and config.has_value("pretrained_config"):
+    if isinstance(version, str) and versions.parse_release(version) and config.has_value("pretrained_config"):
         return next(name for since, name in CONFIG_ERAS if versions.at_least(version, since))
     if not config.has_value("pretrained_config"):
         return "before 0.8"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trtdx.host import RealHost
-from trtdx.inspect.agreements.promises import broken_artifact_examples
+from trtdx.inspect.agreements.artifact_examples import broken_artifact_examples
 from trtdx.knowledge.load import load_book
 
 BOOK = load_book(RealHost())
