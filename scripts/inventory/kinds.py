@@ -141,6 +141,7 @@ def write_fields(products: Products, path: Path) -> int:
 
 def write_variables(products: Products, path: Path) -> int:
     entries = []
+    by_hand = tomllib.loads(BY_HAND.read_text("utf-8"))["variable"]
     for product, trees in products.items():
         collect = (
             tensorrt_llm.collect_variables
@@ -156,7 +157,10 @@ def write_variables(products: Products, path: Path) -> int:
             for name, facts in found.items()
         }
         settled = {
-            release: {name: variables.settle_readings(facts) for name, facts in found.items()}
+            release: {
+                name: variables.settle_readings(facts) | _values_by_hand(by_hand, name)
+                for name, facts in found.items()
+            }
             for release, found in readings.items()
         }
         for name, eras in fold_releases(list(settled), settled).items():
@@ -164,6 +168,10 @@ def write_variables(products: Products, path: Path) -> int:
     entries.sort(key=lambda entry: (entry["variable"], entry.get("product", TENSORRT_LLM)))
     write_entries(path, entries)
     return len(entries)
+
+
+def _values_by_hand(by_hand: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {"values": by_hand[name]["values"]} if name in by_hand else {}
 
 
 def _is_example(path: str) -> bool:

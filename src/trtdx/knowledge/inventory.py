@@ -377,7 +377,7 @@ def check_option(path: str, release: str = "", value: str | None = None) -> str:
     """Return why a release's LLM API does not take a key (or a value of it), with the nearest name; "" if it does."""
     option = find_option(path)
     if option is None:
-        if _is_below_free_table(path):
+        if _is_below_free_table(path, release):
             return ""
         known = [name for name, entry in options_by_path().items() if era_of_release(entry, release)]
         leaf = path.rpartition(".")[2]
@@ -385,16 +385,17 @@ def check_option(path: str, release: str = "", value: str | None = None) -> str:
         nearest = f"; nearest: {', '.join(moved[:3])}" if moved else _describe_nearest(path, known)
         return f"{path}: no release has this key{nearest}"
     era = era_of_release(option, release)
-    if era is None:
-        return f"{path}: {_describe_absence([option], release)}"
-    return _describe_wrong_value(path, value, [era])
+    if era is not None:
+        return _describe_wrong_value(path, value, [era])
+    return "" if _is_below_free_table(path, release) else f"{path}: {_describe_absence([option], release)}"
 
 
-def _is_below_free_table(path: str) -> bool:
-    """Whether a key lies in a table whose keys are the user's own, such as model_kwargs."""
+def _is_below_free_table(path: str, release: str) -> bool:
+    """Whether a release takes any key there: a table of the user's own, or a type that its sources do not state."""
     parts = path.split(".")
     parents = (find_option(".".join(parts[:end])) for end in range(1, len(parts)))
-    return any(parent is not None and parent.eras[-1].type in ("dict", "any") for parent in parents)
+    eras = (era_of_release(parent, release) for parent in parents if parent is not None)
+    return any(era is not None and era.type in ("dict", "any") for era in eras)
 
 
 def check_variable(name: str, release: str = "", value: str | None = None) -> str:
