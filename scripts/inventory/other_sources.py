@@ -8,16 +8,17 @@ from typing import Any
 Flags = dict[str, dict[str, Any]]
 
 TRTEXEC_CALL = re.compile(r'\b(get\w+)\(\s*arguments\s*,\s*(?:\w+\s*,\s*)?"(--?\w+)"\s*(?:,\s*([\w.]+))?')
-TRTEXEC_SWITCHES = re.compile(r"^\s*bool\s+(\w+)\s*\{", re.MULTILINE)
+TRTEXEC_MEMBER = re.compile(r"^\s*(bool|u?int\d+_t|size_t|float|double)\s+(\w+)\s*\{", re.MULTILINE)
 
 
 def read_trtexec_flags(source: str, header: str) -> Flags:
-    """Return trtexec's flags; one whose variable the header declares as bool takes no value."""
-    switches = set(TRTEXEC_SWITCHES.findall(header))
+    """Return trtexec's flags; the header's declaration of the variable tells whether and what value it takes."""
+    kinds = {name: kind for kind, name in TRTEXEC_MEMBER.findall(header)}
     flags: Flags = {}
     for function, name, variable in TRTEXEC_CALL.findall(source):
-        is_switch = function == "getAndDelNegOption" or variable.rpartition(".")[2] in switches
-        flags.setdefault(name, {"type": "flag" if is_switch else "str"})
+        kind = kinds.get(variable.rpartition(".")[2], "")
+        is_switch = function == "getAndDelNegOption" or kind == "bool"
+        flags.setdefault(name, {"type": "flag" if is_switch else _cpp_type(kind)})
     return flags
 
 

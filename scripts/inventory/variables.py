@@ -191,7 +191,8 @@ def read_cpp_variables(text: str) -> list[Reading]:
 NCCL_PARAMETER = re.compile(r'\bNCCL_PARAM\(\s*\w+\s*,\s*"(\w+)"\s*,\s*([^;]*?)\)\s*;')
 
 
-NCCL_NAME = re.compile(r'"(NCCL_[A-Z0-9_]{2,}[A-Z0-9])"')
+NCCL_NAMES = re.compile(r"(?:[Gg]et[Ee]nv|getenv|Level)\(([^;()]*)")
+QUOTED_NCCL_NAME = re.compile(r'"(NCCL_[A-Z0-9_]+)"')
 
 
 def read_nccl_variables(text: str) -> list[Reading]:
@@ -202,6 +203,7 @@ def read_nccl_variables(text: str) -> list[Reading]:
         readings[f"NCCL_{name}"] = {"type": "int"} | (
             {"default": plain} if re.fullmatch(r"-?\d+", plain) else {}
         )
-    for name in NCCL_NAME.findall(text):  # also handed to helpers, such as ncclGetLevel
-        readings.setdefault(name, {})
+    for arguments in NCCL_NAMES.findall(text):  # of ncclGetEnv, getenv and ncclGetLevel
+        for name in QUOTED_NCCL_NAME.findall(arguments):
+            readings.setdefault(name, {})
     return list(readings.items())
