@@ -11,7 +11,7 @@ from trtdx.rule import RuleBook, parse_rule
 
 
 def unknown_page():
-    path = packaged_folder() / "DX000-not-enough-evidence.md"
+    path = packaged_folder() / "runtime" / "DX000-not-enough-evidence.md"
     return parse_rule(path.read_text(), str(path))
 
 

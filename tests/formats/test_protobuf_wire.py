@@ -56,7 +56,7 @@ def test_a_span_gives_its_bytes_and_text():
     data = span(1, "größe".encode()) + b"\x10\x01"
     walker = source(data)
     (_, _, start, end), *_ = iter_fields(walker, 0, len(data))
-    assert walker.text(start, end) == "größe"
+    assert walker.read_text(start, end) == "größe"
 
 
 def test_large_fields_are_stepped_over():

@@ -71,7 +71,7 @@ def watched_generation(model, selector, rows=ROWS, steps=1, **more):
     seen = []
 
     def keep(each):
-        seen.append(each._replace(tensor=each.tensor.clone(), given=None))
+        seen.append(each._replace(tensor=each.tensor.clone(), module_arguments=None))
 
     with TorchEngine(model, selector, sink=keep, **more) as engine:
         states = [step.state for step in generate_tokens(engine, rows, steps)]

@@ -117,10 +117,12 @@ def compare(
         for known, nameless in (specs[::-1], specs):
             stack.enter_context(known_modules(nameless.path, modules_by_weights(known, nameless)))
         folder = stack.enter_context(working_folder(plan.keep))
-        plan, theirs = _as_captured(plan, specs, folder)
+        plan, candidate_capture = _as_captured(plan, specs, folder)
         budget = DiskBudget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
-        reference = budget.open_side(host, specs[0], plan.question, folder / "reference", forced=theirs)
+        reference = budget.open_side(
+            host, specs[0], plan.question, folder / "reference", forced=candidate_capture
+        )
         progress(f"reading {specs[1].text}")
         forced = reference.step_tokens() or None
         try:
@@ -168,7 +170,7 @@ def _was_asked(side: Side, question: ComparisonQuestion) -> bool:
     if fed.prompt is None or fed.mask is None:
         return bool(question.inputs)
     rows = zip(fed.prompt.tolist(), fed.mask.tolist(), strict=True)
-    captured_prompts = [[token for token, seen in zip(row, mask, strict=False) if seen] for row, mask in rows]
+    captured_prompts = [[token for token, kept in zip(row, mask, strict=False) if kept] for row, mask in rows]
     return captured_prompts == [list(prompt) for prompt in question.prompts]
 
 
@@ -314,9 +316,8 @@ class _Comparison:
                 first._replace(finding=raise_severity(first.finding, first.located, answers)),
                 *divergences[1:],
             ]
-        return sorted(
-            divergences, key=lambda each: -each.badness
-        )  # of the same gravity the first stays first
+        # Of the same gravity the first stays first.
+        return sorted(divergences, key=lambda divergence: -divergence.badness)
 
     def _no_divergence(self, located: FirstDivergence) -> ReachedDivergence:
         """Return that nothing is wrong, unless numbers are not finite on both sides."""

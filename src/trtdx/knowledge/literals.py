@@ -109,11 +109,11 @@ def required_texts(pattern: str) -> tuple[str, ...]:
 def all_required(pattern: str) -> tuple[tuple[str, ...], ...]:
     """Return sets of texts such that every match contains one of each: a cheap look before an expensive one."""
     if pattern not in _memo.sets:
-        found = {
+        alternatives = {
             tuple(sorted({text.lower() for text in texts}))
             for texts in _usable_texts(list(sre_parse.parse(pattern)))
         }
-        _memo.sets[pattern] = tuple(sorted(found))
+        _memo.sets[pattern] = tuple(sorted(alternatives))
     return _memo.sets[pattern]
 
 

@@ -74,4 +74,4 @@ def _add_case(suite: Element, code: str, message: str, place: FilePlace | None) 
 
 def _escape_text(text: str) -> str:
     """Return text with control characters written out."""
-    return _FORBIDDEN.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _FORBIDDEN.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

@@ -111,9 +111,9 @@ class ModuleSubject:
         for number, argument, tensor in iterate_tensors(args, kwargs):
             show(_port_name(INPUT, number, argument), Place("", "in", number, argument), tensor)
 
-        def see(seen: TappedTensor) -> None:
-            if seen.place.path:  # the module's own inputs and outputs have names of their own
-                show(seen.place.name, seen.place, seen.tensor)
+        def see(tensor: TappedTensor) -> None:
+            if tensor.place.path:  # the module's own inputs and outputs have names of their own
+                show(tensor.place.name, tensor.place, tensor.tensor)
 
         selector = parse_selector(taps or "**:out")
         if not taps and not any(place.path for place in module_places(self.thing)):
@@ -148,9 +148,9 @@ class OnnxSubject:
 
         results: list[str] = []
 
-        def see(seen: TappedTensor) -> None:
-            if seen.place.path and seen.place.tensor not in results:  # shown at the end
-                show(seen.place.name, seen.place, seen.tensor)
+        def see(tensor: TappedTensor) -> None:
+            if tensor.place.path and tensor.place.tensor not in results:  # shown at the end
+                show(tensor.place.name, tensor.place, tensor.tensor)
 
         for name, value in feeds.items():
             show(name, Place("", "in", 0, name, tensor=name), value)

@@ -157,7 +157,7 @@ def test_torch_files_are_never_unpickled(tmp_path, monkeypatch):
         "Broken": "loaded safely",
         "Sparse": "not a plain tensor",
     }.items():
-        assert any(f"9.{name}-" in line and why in line for line in done.told), (name, told)
+        assert any(f"9.{name}-" in line and why in line for line in done.notes), (name, told)
     assert done.records == 15
 
 

@@ -116,7 +116,7 @@ def test_each_tensor_is_same_close_changed_missing_or_new():
     assert outcomes(found) == {
         "same": SAME, "close": CLOSE, "changed": CHANGED, "gone": MISSING, "shape": CHANGED, "more": NEW,
     }  # fmt: skip
-    assert not found.fine
+    assert not found.is_fine
 
 
 def test_equal_bytes_of_other_types_and_shapes_are_not_mixed_up():
@@ -124,7 +124,7 @@ def test_equal_bytes_of_other_types_and_shapes_are_not_mixed_up():
     then = {"flat": flat, "square": flat.reshape(2, 2), "signed": flat.view(np.int8)}
     now = {name: np.where(array == 4, 5, array).astype(array.dtype) for name, array in then.items()}
     found = compared(then, now)
-    assert [each.told[1].partition(":")[0] for each in found.verdicts] == [
+    assert [each.lines[1].partition(":")[0] for each in found.verdicts] == [
         "worst at [3]", "worst at [1, 1]", "worst at [3]",
     ]  # fmt: skip
 
@@ -141,7 +141,7 @@ def test_the_first_change_in_the_order_of_the_datas_flow_leads():
 
 def test_a_new_tensor_is_no_failure_and_nothing_compared_is_one():
     a = {"a": np.zeros(3)}
-    assert compared(a, a | {"b": np.ones(1)}).fine
+    assert compared(a, a | {"b": np.ones(1)}).is_fine
     assert not compared({}, {"b": np.ones(1)}).fine
     assert not compared(a, {"b": np.ones(1)}).fine
 
@@ -157,13 +157,13 @@ class TestBeyondTheValueBudget:
     def test_other_numbers_with_the_same_statistics_are_a_change(self):
         found = compared({"a": self.big}, {"a": self.big[::-1].copy()}, budget=0)
         assert outcomes(found) == {"a": CHANGED}
-        assert "judged by statistics and 64 elements, drawn evenly" in found.verdicts[0].told
+        assert "judged by statistics and 64 elements, drawn evenly" in found.verdicts[0].lines
 
     def test_a_single_new_nan_is_a_change(self):
         now = self.big.copy()
         now[777] = np.nan
         found = compared({"a": self.big}, {"a": now}, budget=0)
-        assert "NaN: 1 now, 0 recorded" in found.verdicts[0].told
+        assert "NaN: 1 now, 0 recorded" in found.verdicts[0].lines
 
     def test_any_other_integer_is_a_change(self):
         then = np.arange(20_000)

@@ -27,7 +27,9 @@ ALL_STATISTICS = CaptureSelection()
 
 def session_on(engine, folder, wanted=ALL_STATISTICS, **more):
     writer = CaptureWriter(folder, CaptureHeader(engine=engine.kind), **more)
-    return CaptureSession(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.reads))
+    return CaptureSession(
+        engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.operator_inputs)
+    )
 
 
 def recorded(path, folder, selector="layers.*.mlp:out", steps=4, start=PROMPTS, sampling=None, **wanted):

@@ -140,7 +140,7 @@ def test_without_duckdb_a_capture_is_still_whole(tmp_path):
         from trtdx.capture.store.reader import Capture
         from trtdx.tensors.taps import Place
         from trtdx.errors import TrtdxError
-        with CaptureWriter(sys.argv[1], Header()) as writer:
+        with CaptureWriter(sys.argv[1], CaptureHeader()) as writer:
             writer.add(0, Place("x"), source_from_array(np.ones(3)))
         try:
             Capture(sys.argv[1]).query("select 1")

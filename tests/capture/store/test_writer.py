@@ -204,7 +204,7 @@ def test_ranks_write_side_by_side(tmp_path):
         from trtdx.tensors.statistics import source_from_array
         from trtdx.tensors.taps import Place
         rank = int(sys.argv[2])
-        with CaptureWriter(sys.argv[1], Header(run="mpirun", rank=rank)) as writer:
+        with CaptureWriter(sys.argv[1], CaptureHeader(run="mpirun", rank=rank)) as writer:
             for step in range(20):
                 writer.add(step, Place("x"), source_from_array(np.full(9, rank * 100 + step)), values=True)
     """
@@ -231,7 +231,7 @@ WRITER = """
     from trtdx.capture.store.writer import *
     from trtdx.tensors.statistics import source_from_array
     from trtdx.tensors.taps import Place
-    writer = CaptureWriter(sys.argv[1], Header(run="killed"), parquet=False, resume=sys.argv[2] == "resume")
+    writer = CaptureWriter(sys.argv[1], CaptureHeader(run="killed"), parquet=False, resume=sys.argv[2] == "resume")
     step = int(sys.argv[3])
     while True:
         tensors = [(Place(f"t{k}"), source_from_array(np.full(1 + 700 * k, step * 10 + k, np.float32)), k % 2 == 0)
@@ -354,7 +354,7 @@ FULL = """
     if len(sys.argv) > 2:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
     try:
-        with CaptureWriter(sys.argv[1], Header(run="full"), parquet=False) as writer:
+        with CaptureWriter(sys.argv[1], CaptureHeader(run="full"), parquet=False) as writer:
             for step in range(1000):
                 array = np.random.default_rng(step).normal(0, 1, 5000)
                 writer.add(step, Place("x"), source_from_array(array), values=True)
@@ -412,7 +412,7 @@ def test_memory_stays_flat_as_steps_grow(tmp_path):
         from trtdx.tensors.statistics import source_from_array
         from trtdx.tensors.taps import Place
         places = [Place(f"p{k}") for k in range(30)]
-        writer = CaptureWriter(sys.argv[1], Header(), parquet=False, queue_bytes=4 << 20, value_budget_bytes=96 << 20)
+        writer = CaptureWriter(sys.argv[1], CaptureHeader(), parquet=False, queue_bytes=4 << 20, value_budget_bytes=96 << 20)
         used = {}
         for step in range(1000):
             tensors = [source_from_array(np.full(700 + step % 50, step + k / 64, np.float32)) for k in range(30)]

@@ -236,7 +236,7 @@ def test_a_padded_vocabulary(turned):
     }
     reference, candidate = two(*([[padded], [step]] if turned else [[step], [padded]]))
     pair = agree(align_sides(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
-    assert (pair.reference if turned else pair.candidate).after[0].text == "columns 0:10"
+    assert (pair.reference if turned else pair.candidate).joined_changes[0].text == "columns 0:10"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -337,7 +337,7 @@ def test_a_comparison_of_little_does_not_read_as_healthy(book, files, monkeypatc
         return found
 
     real = run.align_sides
-    monkeypatch.setattr(run, "align", few)
+    monkeypatch.setattr(run, "align_sides", few)
     report = asked(book, f"hf:{TINY / 'model'}", f"onnx:{files['saved']}")
     assert report.summary.text.startswith(
         f"only {report.coverage.compared} of {report.coverage.total} tensors"

@@ -34,7 +34,7 @@ def against(reference, tmp_path):
         mistake=lambda model: None, dtype="bfloat16", *, only_local=True, attention="eager", quantised=None
     ):
         spec = SideSpec("hf", reference.spec.path, {"dtype": dtype, "attention": attention} | ALONE)
-        candidate = mistaken(spec, tmp_path / "candidate", mistake, forced=reference.tokens())
+        candidate = mistaken(spec, tmp_path / "candidate", mistake, forced=reference.step_tokens())
         runs = runs_of(reference, candidate, tmp_path / "runs")
         runs._quantised = quantised
         return judge_pairs(
@@ -162,7 +162,7 @@ def test_a_wrong_scale_is_found_in_a_quantised_model(against):
 def test_batch_shape_and_padding_are_healthy(reference, tmp_path):
     longer = tuple(range(1, 21))
     question = ComparisonQuestion(prompts=(*QUESTION.prompts, longer), new_tokens=QUESTION.new_tokens)
-    forced = [[*tokens, 5] for tokens in reference.tokens()]
+    forced = [[*tokens, 5] for tokens in reference.step_tokens()]
     spec = SideSpec("hf", reference.spec.path, {"dtype": "bfloat16"} | ALONE)
     candidate = side(spec, tmp_path / "candidate", question=question, forced=forced)
     runs = runs_of(reference, candidate, tmp_path / "runs")
@@ -178,7 +178,10 @@ def test_three_engines_are_silent_on_one_model(tmp_path, kind):
         pytest.importorskip("tensorrt_rtx")
     ours = side(SideSpec("hf", str(TINY / "model"), ALONE), tmp_path / "hf", question=TWO_STEPS)
     theirs = side(
-        SideSpec(kind, str(TINY / "model.onnx")), tmp_path / kind, question=TWO_STEPS, forced=ours.tokens()
+        SideSpec(kind, str(TINY / "model.onnx")),
+        tmp_path / kind,
+        question=TWO_STEPS,
+        forced=ours.step_tokens(),
     )
     pairs = pairs_of(ours, theirs)
     judged = judge_pairs(

@@ -38,7 +38,7 @@ def located(reference, candidate, folder, *, question=SHORT, only_local=False):
 
 def mistaken_side(reference, folder, mistake):
     spec = SideSpec("hf", reference.spec.path, {"dtype": "float32", **ALONE})
-    return mistaken(spec, folder, mistake, forced=reference.tokens(), question=SHORT)
+    return mistaken(spec, folder, mistake, forced=reference.step_tokens(), question=SHORT)
 
 
 def test_the_module_its_inputs_and_what_it_poisons(reference, tmp_path):
@@ -102,7 +102,7 @@ def test_coarse_captures_are_refined_in_few_runs(tmp_path, layers, wrong, taps):
         tmp_path / "b",
         question=question,
         selector=taps,
-        forced=reference.tokens(),
+        forced=reference.step_tokens(),
     )
     runs = runs_of(reference, candidate, tmp_path / "runs", question=question)
     pairs = [pair for pair in pairs_of(reference, candidate) if not pair.name.startswith("present")]
@@ -125,7 +125,10 @@ def test_graphs_are_compared_by_replays_where_no_float64_is_to_be_had(tmp_path):
     onnx.save(model, tmp_path / "bad.onnx")
     ours = side(SideSpec("onnx", str(TINY / "model.onnx")), tmp_path / "a", question=SHORT)
     theirs = side(
-        SideSpec("onnx", str(tmp_path / "bad.onnx")), tmp_path / "b", question=SHORT, forced=ours.tokens()
+        SideSpec("onnx", str(tmp_path / "bad.onnx")),
+        tmp_path / "b",
+        question=SHORT,
+        forced=ours.step_tokens(),
     )
     runs = runs_of(ours, theirs, tmp_path / "runs", question=SHORT)
     judged = judge_pairs(pairs_of(ours, theirs), ours, theirs, runs=runs)
@@ -203,7 +206,7 @@ def test_only_the_suspicious_module_is_computed_again_where_its_inputs_are_known
         tmp_path / "b",
         question=SHORT,
         selector=taps,
-        forced=reference.tokens(),
+        forced=reference.step_tokens(),
     )
     found = located(reference, candidate, tmp_path, only_local=True)
     assert found.where.tensor == "model.layers.5.mlp.down_proj:out"

@@ -207,7 +207,7 @@ def test_a_model_whose_weights_do_not_fit_is_loaded_part_by_part(llama):
     part, one_by_one, engine = watched(llama.path, "layers.*", feeds, weight_budget_bytes=150_000)
     assert LAYERS < len(engine.segments) < 3 * LAYERS
     assert 0 < len(engine._sessions) < len(engine.segments)
-    assert engine._held_bytes <= 150_000
+    assert engine._session_weight_bytes <= 150_000
     assert all(np.array_equal(part[name], whole[name]) for name in whole)
     assert all(np.array_equal(a.tensor, b.tensor) for a, b in zip(one_by_one, at_once, strict=True))
 

@@ -157,7 +157,7 @@ def test_what_is_seen_has_the_step_of_the_engine_and_what_entered(llama):
     engine.run(feeds_of(engine))
     assert [each.step for each in seen] == [7]
     assert engine.step == 8
-    (entered,), _ = seen[0].given
+    (entered,), _ = seen[0].module_arguments
     assert entered.shape == seen[0].tensor.shape
 
 

@@ -84,7 +84,7 @@ def test_steps_begin_where_they_are_told_to(model):
 
 def test_what_entered_comes_with_what_leaves(model):
     seen, _ = watched(model, "layers[0]:out[0]")
-    (entered,), named = seen[0].given
+    (entered,), named = seen[0].module_arguments
     assert torch.equal(entered, torch.ones(2, 8))
     assert list(named) == ["scale"]
 

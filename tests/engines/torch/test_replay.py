@@ -58,7 +58,7 @@ def replayed(model, scope, seen, past, step):
     again = []
 
     def keep(each):
-        again.append(each._replace(tensor=each.tensor.clone(), given=None))
+        again.append(each._replace(tensor=each.tensor.clone(), module_arguments=None))
 
     with TorchEngine(model, f"{scope}:*, {scope}.**:*", sink=keep) as engine:
         result = replay_torch_module(engine, scope, given | dict(past), step=step)

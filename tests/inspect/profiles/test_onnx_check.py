@@ -278,8 +278,8 @@ def test_the_parser_imports_exactly_the_names_we_have():
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
-    def absent(package, *, extra, to):
-        raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
+    def absent(package, *, extra, purpose):
+        raise MissingExtraError(f"{package} is needed to {purpose}", fix=f"pip install 'trtdx[{extra}]'")
 
     monkeypatch.setattr("trtdx.formats.onnx.shape_inference.import_optional", absent)
     deployment = checked(make.saved(tmp_path / "a.onnx", one("Rope", [2], domain="com.acme")))
@@ -318,4 +318,4 @@ def test_a_function_that_calls_itself_and_a_huge_split_are_not_followed(tmp_path
     model = make.model(call, [("x", [2])], [("z", [2])], functions=[function])
     assert "call themselves" in checked(make.saved(tmp_path / "a.onnx", model)).first_of("onnx").unread[0]
     model = one("Split", [4], num_outputs=10**9, opset=18)
-    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", model)).first("onnx").unread[0]
+    assert "claims more outputs" in checked(make.saved(tmp_path / "b.onnx", model)).first_of("onnx").unread[0]

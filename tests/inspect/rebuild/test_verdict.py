@@ -9,8 +9,8 @@ import pytest
 
 from support.make_engine import make_engine, plan_bytes
 from trtdx.host import RealHost
-from trtdx.inspect.agreements.agreement import judge_findings
-from trtdx.inspect.agreements.engine.machine import ROWS
+from trtdx.inspect.agreements import agreements_in, judge_findings
+from trtdx.inspect.agreements.engine import machine as machine_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.machine import machine_from_flags
 from trtdx.inspect.readers.engine.engine_folder import READER
@@ -160,7 +160,7 @@ def test_a_release_nobody_knows_is_said_so(tmp_path):
 def test_the_findings_come_with_the_answer(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path, "0.12.0", sm=90)))
     machine = machine_from_flags(runtime="1.2.1", gpu="L40S")
-    findings = judge_findings(ROWS, Deployment((engine, machine)), book)
+    findings = judge_findings(agreements_in(machine_agreements), Deployment((engine, machine)), book)
     assert rebuild_section(engine, machine).rows[0][1] == "yes"
     assert {finding.code for finding in findings} == {"DX200", "DX201"}
 
@@ -168,4 +168,4 @@ def test_the_findings_come_with_the_answer(tmp_path, book):
 def test_nothing_is_found_where_nothing_is_to_be_rebuilt(tmp_path, book):
     engine = READER.read(RealHost(), str(make_engine(tmp_path)))
     machine = machine_from_flags(runtime="1.2.1", gpu="L40S", gpus=1)
-    assert judge_findings(ROWS, Deployment((engine, machine)), book) == []
+    assert judge_findings(agreements_in(machine_agreements), Deployment((engine, machine)), book) == []

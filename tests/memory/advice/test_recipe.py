@@ -190,7 +190,7 @@ def test_the_command_that_verifies_is_whole():
     words = shlex.split(found.verify)
     assert words[:5] == ["trtdx", "memory", LLAMA, "--gpu", "2xH100"]
     assert words[-2] == "--command"
-    assert words[-1] == found.whole
+    assert words[-1] == found.script
 
 
 def test_long_commands_are_broken_where_a_shell_lets_them_be():

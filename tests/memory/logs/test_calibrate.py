@@ -123,7 +123,7 @@ def test_another_family_or_backend_is_left_alone():
 def test_what_was_compiled_or_measured_is_not_scaled():
     constants = learnt_from(log_of()).constants
     compiled = Component("activation", Figure.exact(GIB, "compiled: TensorRT builder"))
-    assert constants.applied(make_setup(), compiled) is compiled
+    assert constants.apply_factor(make_setup(), compiled) is compiled
 
 
 def test_what_the_log_prints_rules_over_the_set_up():

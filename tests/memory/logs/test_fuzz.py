@@ -68,7 +68,7 @@ def test_shuffled_and_repeated_lines_do_no_harm():
 
 
 def test_random_bytes_hold_no_memory_lines():
-    assert read(random.Random(7).randbytes(200_000)).said == ()
+    assert read(random.Random(7).randbytes(200_000)).statements == ()
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
@@ -79,14 +79,14 @@ def test_other_encodings_are_read(encoding):
 def test_an_endless_line_is_read_in_bounded_memory_and_what_is_in_it_found():
     line = b"x" * (24 << 20)
     log = read(line + b" " + LINES[3].encode() + b" " + line + b"\n" + LINES[0].encode() + b"\n")
-    assert [each.key for each in log.said] == ["kv.pool", "engine.size"]
+    assert [each.key for each in log.statements] == ["kv.pool", "engine.size"]
     assert all(len(each.text) <= 900 for each in log.said)
 
 
 def test_ten_thousand_restarts_are_not_all_kept():
     text = "\n".join(f"{LINES[3]} {number}" for number in range(10_000))
     log = read(text.encode())
-    assert 0 < len(log.said) <= 2000
+    assert 0 < len(log.statements) <= 2000
 
 
 def test_absurd_numbers_do_no_harm():

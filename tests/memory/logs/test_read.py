@@ -160,7 +160,7 @@ def test_lines_of_releases_in_between_are_read_too():
     text = "[TensorRT-LLM][INFO] Max tokens in paged KV cache: 40960. Allocating 5368709120 bytes.\n"
     assert ledger_from_log(read(text), 0).kv_bytes_per_token.value == 131072
     text = "[TensorRT-LLM][WARNING] maxAttentionWindow and maxSequenceLen are too large for at least one sequence to fit in kvCache. they are reduced to 5185\n"
-    assert read(text).last("kv.shortened").get("new") == 5185
+    assert read(text).last("kv.shortened").value_of("new") == 5185
     text = "[TRT-LLM] [I] Peak memory during memory usage profiling (torch + non-torch): 19.00 GiB, available KV cache memory when calculating max tokens: 55.35 GiB\n"
     assert read(text).last("torch.peak").bytes("budget") == round(55.35 * GIB)
     text = (
@@ -218,7 +218,7 @@ def test_lines_of_several_ranks_are_told_apart_whatever_wraps_them():
         f"[TRT-LLM] [I] [batchmgr][RANK 3] {one(3, '63.00')}",
     ]
     log = read("\n".join(wrapped) + "\n")
-    free = {each.rank: each.bytes("free") / GIB for each in log.all("kv.available")}
+    free = {each.rank: each.bytes("free") / GIB for each in log.select("kv.available")}
     assert free == {0: 60, 1: 61, 2: 62, 3: 63}
     assert len(ledgers_from_log(log)) == 4
 
@@ -233,7 +233,7 @@ def test_torchs_allocator_text_is_read_in_both_forms():
     old = "RuntimeError: CUDA out of memory. Tried to allocate 1.25 GiB (GPU 0; 15.75 GiB total capacity; 14.00 GiB already allocated; 512.00 MiB free; 14.25 GiB reserved in total by PyTorch)"
     said = read(new).last("torch.oom")
     assert said.bytes("wanted") == 512 * MIB
-    assert said.get("gpu") == 2
+    assert said.value_of("gpu") == 2
     assert said.words == {"process 4012": str(round(61.25 * GIB))}
     assert said.bytes("own") == 17.5 * GIB
     said = read(old).last("torch.oom")
@@ -292,5 +292,5 @@ def test_nothing_to_read_is_an_error_with_a_way_out():
 
 def test_a_log_without_memory_gives_an_empty_ledger():
     log = read("INFO: all is well\n")
-    assert log.said == ()
+    assert log.statements == ()
     assert ledger_from_log(log, 0).components == ()

@@ -166,7 +166,7 @@ def test_memory_that_is_shared_with_the_host_is_not_all_the_gpus():
         return plan_memory(resolve_setup(RecordedHost(), asked).setup).tightest_rank
 
     spark, discrete = ledger("DGX Spark"), ledger("GB200")
-    assert spark.bytes_of("host_memory") > 5 * GIB
+    assert spark.component_bytes("host_memory") > 5 * GIB
     assert not discrete.bytes_of("host_memory")
     cached = ledger("DGX Spark", "--host_cache_size", "16GiB")  # no second tier there
     assert cached.bytes_of("host_memory") - spark.bytes_of("host_memory") == 16 * GIB

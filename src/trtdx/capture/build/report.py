@@ -55,7 +55,7 @@ def _plan_section(built: BuiltPlan) -> Section:
     kinds: dict[str, int] = {}
     for kernel in built.kernels:
         kinds[kernel.kind] = kinds.get(kernel.kind, 0) + 1
-    counts = sorted(kinds.items(), key=lambda each: -each[1])
+    counts = sorted(kinds.items(), key=lambda item: -item[1])
     rows: list[tuple[Cell, ...]] = [
         ("compiled by", built.tensorrt),
         ("variant", built.variant),

@@ -74,7 +74,7 @@ def _iter_npz_members(archive: zipfile.ZipFile, notes: DumpNotes) -> Iterator[Du
         raise InputError(f"the npz file names {len(members)} tensors")
     named = sorted(
         ((*split_export_key(member.filename.removesuffix(".npy")), member) for member in members),
-        key=lambda each: each[:2],
+        key=lambda row: row[:2],
     )
     for rank, step, name, member in named:
         if member.compress_size < member.file_size > MAX_TENSOR_BYTES:
@@ -96,7 +96,7 @@ def iter_safetensors(host: Host, path: str, notes: DumpNotes) -> Iterator[Dumped
         raise InputError(f"{path} {header.problem}")
     named = sorted(
         ((*split_export_key(key), entry) for key, entry in header.tensors.items()),
-        key=lambda each: (*each[:2], each[3].begin),
+        key=lambda row: (*row[:2], row[3].begin),
     )
     with host.open(path) as stream:
         data = 8 + int.from_bytes(read_exactly(stream, 8), "little")

@@ -92,7 +92,7 @@ def iter_cpp_dump(host: Host, path: str, notes: DumpNotes) -> Iterator[DumpedTen
 
 
 def _iter_npy_files(host: Host, files: Sequence[_NpyFile], notes: DumpNotes) -> Iterator[DumpedTensor]:
-    for file in sorted(files, key=lambda each: (each.rank, each.step, natural_sort_key(each.name))):
+    for file in sorted(files, key=lambda file: (file.rank, file.step, natural_sort_key(file.name))):
         raw = _read_or_note(host, file.path, read_npy, notes)
         if raw is not None:
             yield DumpedTensor(file.rank, file.step, place_from_name(file.name), raw)
@@ -155,7 +155,7 @@ def _iter_hook_files(host: Host, files: list[_HookFile], notes: DumpNotes) -> It
             inputs[file.calls].add(file.argument)
     for file in files:
         results[file.calls] += file.port == "out" and file.argument not in inputs[file.calls]
-    for file in sorted(files, key=lambda each: (each.calls, each.port, natural_sort_key(each.argument))):
+    for file in sorted(files, key=lambda file: (file.calls, file.port, natural_sort_key(file.argument))):
         step, first = steps[file.calls[0][0]]
         calls = ((file.calls[0][0] - first, file.calls[0][1]), *file.calls[1:])
         alone = file.port == "out" and results[file.calls] == 1 and file.argument not in inputs[file.calls]

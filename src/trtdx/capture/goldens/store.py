@@ -166,7 +166,7 @@ def choose_stored_values(arrays: Mapping[str, Array], budget_bytes: int = VALUES
     """Return what is kept of arrays, by their content: the smallest whole, of the rest a sample."""
     stored: Values = {}
     left = budget_bytes
-    for content, array in sorted(arrays.items(), key=lambda each: each[1].nbytes):
+    for content, array in sorted(arrays.items(), key=lambda item: item[1].nbytes):
         if array.nbytes <= left:
             left -= array.nbytes
             stored[content] = _values_from_array(as_little_endian(array))
@@ -271,7 +271,7 @@ class GoldenFile:
 def format_goldens(module: str, goldens: Iterable[Golden]) -> bytes:
     """Return goldens as lines, sorted by test."""
     lines = [msgspec.json.encode(GoldenFileHeader(GOLDENS_VERSION, module))]
-    for golden in sorted(goldens, key=lambda each: each.test):
+    for golden in sorted(goldens, key=lambda golden: golden.test):
         lines.append(msgspec.json.encode(msgspec.structs.replace(golden, tensors=())))
         lines += [msgspec.json.encode(tensor) for tensor in golden.tensors]
     return b"\n".join(lines) + b"\n"

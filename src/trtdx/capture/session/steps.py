@@ -146,8 +146,8 @@ class CaptureSession:
         if selector is None:
             return
 
-        def keep(seen: TappedTensor) -> None:
-            self.writer.add(err.step, seen.place, source_from_array(seen.tensor), values=True)
+        def keep(tapped: TappedTensor) -> None:
+            self.writer.add(err.step, tapped.place, source_from_array(tapped.tensor), values=True)
             err.has_inputs = True
 
         again = self.engine.with_selector(selector, keep)

@@ -97,7 +97,7 @@ class QuantiserSteps:
             values = cut.captured_values(capture, capture.records())
             borders = cut.captured_values(capture, records.values())
             more = {cut.value_of_record(record) for record in records.values()} - {""}
-            more |= {quantiser.given for quantiser in cut.change_result} if steps else set()
+            more |= {quantiser.input_name for quantiser in cut.change_result} if steps else set()
             computed = cut.run_parts(values, borders, sorted(more))
             self._cut, self._computed_values = cut, computed
             sides.append(

@@ -223,7 +223,7 @@ class _FailingPartSearch:
                 continue
             right = reference_in_candidate_layout(pair, reference, candidate)
             if pair.name == self.where.tensor and right is not None:
-                last = self.graph.made.get(self.graph.values[tensor])
+                last = self.graph.producers.get(self.graph.values[tensor])
             known_values |= {} if right is None else {tensor: right}
         if last is None:
             return None

@@ -69,7 +69,7 @@ class AbsentObject:
         return self._refuse("called")
 
     def __mro_entries__(self, bases: Any) -> tuple[type]:
-        def refuse(made: Any, *args: Any, **kwargs: Any) -> None:
+        def refuse(instance: Any, *args: Any, **kwargs: Any) -> None:
             self._refuse("made an instance of")
 
         return (

@@ -57,7 +57,7 @@ def cuda_is_cpu_mode(torch: Any) -> Any:
     simple: dict[Any, Any] = {
         tensor.cuda: copy_to_cuda,
         tensor.cpu: copy_to_cpu,
-        tensor.pin_memory: lambda given: given,
+        tensor.pin_memory: lambda value: value,
     }
 
     class CudaIsCpu(TorchFunctionMode):

@@ -86,7 +86,10 @@ class DecoderForm:
         )
         order: dict[Place, None] = {}
         watch = ModuleWatch(
-            model, parse_selector("**:*"), lambda seen: order.setdefault(seen.place), start=None
+            model,
+            parse_selector("**:*"),
+            lambda tapped_tensor: order.setdefault(tapped_tensor.place),
+            start=None,
         )
         result = self.run_probe(watch)
         self._places = merge_place_order(list(order), module_places(model))

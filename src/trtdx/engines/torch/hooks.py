@@ -182,7 +182,7 @@ class ModuleWatch:
         key, tensor_class, calls = (path, port), self._tensor_class, self._calls
         lone: dict[Any, Place | None] = {}  # by the tensor's type; None where it is not selected
 
-        def look(value: Any, args: Any, kwargs: Mapping[str, Any], given: Any) -> None:
+        def look(value: Any, args: Any, kwargs: Mapping[str, Any], module_arguments: Any) -> None:
             call = calls[key] = calls.get(key, -1) + 1
             if self.sink is None:
                 return
@@ -192,7 +192,7 @@ class ModuleWatch:
                         Place(path, port, number, argument, op, dtype=_dtype_name(tensor)),
                         tensor,
                         call,
-                        given,
+                        module_arguments,
                     )
                 return
             place = lone.get(value.dtype, UNDECIDED_PLACE)
@@ -202,7 +202,7 @@ class ModuleWatch:
             if place is None:
                 return
             try:  # as `_emit_tensor`, without its frame: this runs for every module of every step
-                self.sink(TappedTensor(place, value, self._step, call, given))
+                self.sink(TappedTensor(place, value, self._step, call, module_arguments))
             except BaseException as error:
                 self.failure = error
                 raise

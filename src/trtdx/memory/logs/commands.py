@@ -79,7 +79,7 @@ def make_pasteable(log: LogMemory, fix: Fix, model: str = "MODEL", *, is_own: bo
     """
     if not fix.command:
         return fix
-    text = PLACEHOLDER.sub(lambda found: re.sub(r"\W+", "_", found[1]).upper(), fix.command)
+    text = PLACEHOLDER.sub(lambda match: re.sub(r"\W+", "_", match[1]).upper(), fix.command)
     release = log.settings.get("version")
     lines, _ = command_lines(text, (SERVE_PROGRAM, BUILDER, TEMPLATE))
     if (

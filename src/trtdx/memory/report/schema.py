@@ -91,7 +91,7 @@ class RefusedChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why_not: str
 
 
-class NearestLoad(CommandsDocument, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NearestLoadJson(CommandsDocument, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A load near the target that can be reached."""
 
     batch: int
@@ -111,7 +111,7 @@ class TargetDocument(CommandsDocument, frozen=True, kw_only=True, forbid_unknown
     fits: bool
     fits_now: bool
     changes: list[NamedChange]
-    nearest: list[NearestLoad]
+    nearest: list[NearestLoadJson]
     kv_tokens: int
     dearer: list[str]
     others: list[RefusedChange]

@@ -70,14 +70,14 @@ def suspect_in(side, path):
     [
         (f"{LAYER}.input_layernorm", "TwinNorm"),
         (f"{LAYER}.self_attn.o_proj", "TwinLinear"),
-        (f"{LAYER}.self_attn", "Scope"),
-        (f"{LAYER}.mlp.act_fn", "Scope"),
-        (f"{LAYER}.mlp", "Scope"),
-        (LAYER, "Scope"),
+        (f"{LAYER}.self_attn", "TwinScope"),
+        (f"{LAYER}.mlp.act_fn", "TwinScope"),
+        (f"{LAYER}.mlp", "TwinScope"),
+        (LAYER, "TwinScope"),
         ("embed_tokens", "TwinEmbedding"),
-        ("rotary_emb", "Scope"),
+        ("rotary_emb", "TwinScope"),
         ("m.lm_head", "TwinLinear"),
-        ("m.model", "Scope"),
+        ("m.model", "TwinScope"),
     ],
 )
 def test_a_twin_gives_what_the_graph_gave(reference, module, kind):
@@ -93,7 +93,7 @@ def test_attention_and_rotary_embedding_are_led_where_mistakes_are_tried(referen
     path = next(each for each in module_nodes(graph) if each.endswith(f"{LAYER}.self_attn"))
     module = build_twin(GraphReader(graph, _captured_shapes(graph, reference, 0)), path).get_submodule(path)
     units = module.program._ordered_units(frozenset())
-    assert module.program.attention
+    assert module.program.has_attention
     assert any(len(unit.outputs) == 2 and len(unit.inputs) == 4 for unit in units), "queries and keys turned"
     assert module.head_dim == 16
 

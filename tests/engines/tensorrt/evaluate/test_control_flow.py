@@ -68,7 +68,11 @@ def test_taps_inside_a_loop_come_from_its_last_iteration_and_steps_show_all(doub
     found = doubling.run(taps=["doubled", "value"], **inputs)
     np.testing.assert_array_equal(found["doubled"], [8, 24])
     np.testing.assert_array_equal(found["value"], [4, 12])
-    seen = [outputs["doubled"][0] for _, outputs in doubling.prepare().steps(inputs) if "doubled" in outputs]
+    seen = [
+        outputs["doubled"][0]
+        for _, outputs in doubling.prepare().iterate_layers(inputs)
+        if "doubled" in outputs
+    ]
     assert seen == [2, 4, 8]
 
 
@@ -143,7 +147,9 @@ def test_a_loop_in_a_loop(net):
     net.out(outer.add_loop_output(total.get_output(0), LAST, 0))
     factor = np.full(1, 10, np.float32)
     assert net.run(factor=factor)["y"].tolist() == [180]
-    seen = [out["scaled"].item() for _, out in net.prepare().steps({"factor": factor}) if "scaled" in out]
+    seen = [
+        out["scaled"].item() for _, out in net.prepare().iterate_layers({"factor": factor}) if "scaled" in out
+    ]
     assert seen == [10, 20, 30]  # once for each outer iteration
 
 
@@ -221,7 +227,7 @@ def test_what_a_branch_shares_with_the_rest_is_computed_once(net):
     net.out(net.add_elementwise(chosen, shared, PROD))
     inputs = {"x": np.ones(2, np.float32), "c": np.array(True)}
     assert net.run(**inputs)["y"].tolist() == [-4, -4]
-    seen = [layer.name for layer, outputs in net.prepare().steps(inputs) if "shared" in outputs]
+    seen = [layer.name for layer, outputs in net.prepare().iterate_layers(inputs) if "shared" in outputs]
     assert len(seen) == 1
 
 
@@ -236,7 +242,7 @@ def test_values_before_a_conditional_are_let_go(net):
     net.out(conditional.add_output(branch, tensor))
     ready = net.prepare()
     inputs = {"x": np.ones(1000, np.float32), "c": np.array(True)}
-    run, events = ready.start(inputs, frozenset(), watched=True)
+    run, events = ready.start_run(inputs, frozenset(), watched=True)
     most = max(sum(value is not None for value in run.values) for _ in events)
     assert most <= 6
     np.testing.assert_array_equal(ready(inputs)["y"], np.full(1000, -(2.0**30), np.float32))
@@ -308,7 +314,7 @@ def test_whatever_is_looked_at_the_answer_is_the_same(net, seed):
         plain = ready(inputs)
         np.testing.assert_array_equal(plain["y"], every["y"])
         shown = {}
-        for _, outputs in ready.steps(inputs, "all"):
+        for _, outputs in ready.iterate_layers(inputs, "all"):
             shown |= {name: value.copy() for name, value in outputs.items()}
         for name, value in shown.items():
             if name in every:

@@ -355,7 +355,7 @@ def test_replays_that_cannot_be(mlp, scope, inputs, told):
 def test_any_tensor_is_computed_from_any_that_are_given(mlp):
     ready = mlp.prepare()
     act = np.full((1, 4), 2, np.float32)
-    assert set(ready.compute({"layers.0.mlp/act_output": act}, ["y"])) == {"y"}
+    assert set(ready.compute_tensors({"layers.0.mlp/act_output": act}, ["y"])) == {"y"}
     with pytest.raises(InputError, match="x of the network is needed too"):
         ready.compute({"y": act}, ["layers.0.mlp/act_output"])
     with pytest.raises(UnknownNameError):

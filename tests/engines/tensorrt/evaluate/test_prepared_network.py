@@ -174,7 +174,7 @@ def test_values_nobody_needs_are_let_go(net):
         tensor = net.add_elementwise(tensor, tensor, SUM).get_output(0)
     net.out(tensor)
     alive, most = [], 0
-    for _, outputs in net.prepare().steps({"x": np.ones(1000, np.float32)}):
+    for _, outputs in net.prepare().iterate_layers({"x": np.ones(1000, np.float32)}):
         alive += [weakref.ref(array) for array in outputs.values()]
         del outputs
         gc.collect()

@@ -339,7 +339,7 @@ def stand_in(sink=None, places=None):
 
 def test_stand_in_outputs_and_debug_tensors_of_every_type():
     execution, _, seen = stand_in()
-    execution.watch("all")
+    execution.watch_debug_tensors("all")
     for _ in range(2):
         result = execution.run({"x": X})
     assert np.array_equal(result["y"], -X)
@@ -355,7 +355,7 @@ def test_stand_in_outputs_and_debug_tensors_of_every_type():
 def test_stand_in_some_by_name_at_the_places_they_are_known_by():
     places = {"layers.0/half": [Place("layers.0", "out", tensor=""), Place("layers.1", "in")]}
     execution, _, seen = stand_in(places=places)
-    execution.watch(["layers.0/half"])
+    execution.watch_debug_tensors(["layers.0/half"])
     execution.run({"x": X})
     assert [each.place.name for each in seen] == ["layers.0:out", "layers.1:in"]
     with pytest.raises(InputError, match="hidden is not a debug tensor of this plan"):
@@ -369,7 +369,7 @@ def test_stand_in_a_sink_that_raises_is_not_raised_through_tensorrt():
         raise KeyError("enough")
 
     execution, _, _ = stand_in(stop)
-    execution.watch("all")
+    execution.watch_debug_tensors("all")
     with pytest.raises(KeyError, match="enough"):
         execution.run({"x": X})
     assert execution._memory.waited == 1

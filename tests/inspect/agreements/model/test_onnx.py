@@ -270,8 +270,8 @@ def unchecked(tmp_path, made):
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):
-    def absent(package, *, extra, to):
-        raise MissingExtraError(f"{package} is needed to {to}", fix=f"pip install 'trtdx[{extra}]'")
+    def absent(package, *, extra, purpose):
+        raise MissingExtraError(f"{package} is needed to {purpose}", fix=f"pip install 'trtdx[{extra}]'")
 
     monkeypatch.setattr("trtdx.formats.onnx.shape_inference.import_optional", absent)
     given, notes = unchecked(tmp_path, make.added(("a", 4), ("b", 4)))

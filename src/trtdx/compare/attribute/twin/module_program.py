@@ -167,7 +167,7 @@ class ModuleProgram:
         if len(bent) == 1:
             self.activation = ActivationFunction(self.reader, bent[0])
             unit = ProgramUnit(
-                (bent[0].input_value,), (bent[0].output,), lambda module, given: (module.act_fn(given[0]),)
+                (bent[0].input_value,), (bent[0].output,), lambda module, inputs: (module.act_fn(inputs[0]),)
             )
             self._pattern_units[bent[0].output] = unit
 

@@ -88,7 +88,7 @@ def _count_elements(bounds: DimBounds, sizes: ProfileSizes) -> int | None:
 
 def evaluate_size(expression: str, sizes: Mapping[str, int]) -> int | None:
     """Return what an expression such as "(+ seq past)" gives, None where it has something unknown in it."""
-    plain = _SHAPE_EXPRESSION.sub(lambda found: f"{found[2]}#{found[1]}", expression)
+    plain = _SHAPE_EXPRESSION.sub(lambda match: f"{match[2]}#{match[1]}", expression)
     words = plain.replace("(", " ( ").replace(")", " ) ").split()
     stack: list[list[str | int]] = [[]]
     for word in words[:MOST_WORDS]:
