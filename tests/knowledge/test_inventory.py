@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from trtdx.knowledge import inventory
+from trtdx.knowledge import inventory, inventory_checks
 
 
 def test_a_flag_has_the_values_of_its_release():
@@ -49,7 +49,7 @@ def test_a_flag_has_the_values_of_its_release():
 def test_a_flag_that_a_release_lacks_is_answered_with_what_there_is(
     program, flag, release, subcommand, words
 ):
-    verdict = inventory.check_flag(program, flag, release, subcommand)
+    verdict = inventory_checks.check_flag(program, flag, release, subcommand)
     assert verdict == "" if words == "" else words in verdict
 
 
@@ -65,19 +65,19 @@ def test_a_flag_that_a_release_lacks_is_answered_with_what_there_is(
     ],
 )
 def test_an_option_that_a_release_lacks_is_answered_with_what_there_is(path, release, words):
-    verdict = inventory.check_option(path, release)
+    verdict = inventory_checks.check_option(path, release)
     assert verdict == "" if words == "" else words in verdict
 
 
 def test_variables_and_paths_are_answered_the_same_way():
-    assert inventory.check_variable("TLLM_LOG_LEVEL", "1.2.1") == ""
-    assert inventory.check_variable("NCCL_P2P_DISABLE", "1.2.1") == ""
-    assert "nearest: TLLM_LOG_LEVEL" in inventory.check_variable("TLLM_LOG_LEVL")
-    assert "not in 1.2.1" in inventory.check_variable("TLLM_HLAPI_BUILD_CACHE", "1.2.1")
-    assert inventory.check_path("examples/gemma/convert_checkpoint.py", "0.19.0") == ""
-    moved = inventory.check_path("examples/gemma/convert_checkpoint.py", "1.0.0")
+    assert inventory_checks.check_variable("TLLM_LOG_LEVEL", "1.2.1") == ""
+    assert inventory_checks.check_variable("NCCL_P2P_DISABLE", "1.2.1") == ""
+    assert "nearest: TLLM_LOG_LEVEL" in inventory_checks.check_variable("TLLM_LOG_LEVL")
+    assert "not in 1.2.1" in inventory_checks.check_variable("TLLM_HLAPI_BUILD_CACHE", "1.2.1")
+    assert inventory_checks.check_path("examples/gemma/convert_checkpoint.py", "0.19.0") == ""
+    moved = inventory_checks.check_path("examples/gemma/convert_checkpoint.py", "1.0.0")
     assert moved.endswith("it is examples/models/core/gemma/convert_checkpoint.py there")
-    assert "no release has this file" in inventory.check_path("examples/gema/convert_checkpoint.py")
+    assert "no release has this file" in inventory_checks.check_path("examples/gema/convert_checkpoint.py")
 
 
 def test_fields_and_requirements():
@@ -124,10 +124,10 @@ def test_eras_are_of_known_releases_in_order_and_apart():
 @given(st.text(), st.text())
 def test_no_question_breaks_it(name, release):
     for verdict in (
-        inventory.check_option(name, release),
-        inventory.check_variable(name, release),
-        inventory.check_path(name, release),
-        inventory.check_flag(name, name, release),
+        inventory_checks.check_option(name, release),
+        inventory_checks.check_variable(name, release),
+        inventory_checks.check_path(name, release),
+        inventory_checks.check_flag(name, name, release),
     ):
         assert isinstance(verdict, str)
 
