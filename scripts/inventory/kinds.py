@@ -153,15 +153,15 @@ def write_variables(products: Products, path: Path) -> int:
         readings = {tree.release: collect(tree) for tree in trees}
         places = {
             name: min(facts["places"], key=_is_example)
-            for found in readings.values()
-            for name, facts in found.items()
+            for by_name in readings.values()
+            for name, facts in by_name.items()
         }
         settled = {
             release: {
                 name: variables.settle_readings(facts) | _values_by_hand(by_hand, name)
-                for name, facts in found.items()
+                for name, facts in by_name.items()
             }
-            for release, found in readings.items()
+            for release, by_name in readings.items()
         }
         for name, eras in fold_releases(list(settled), settled).items():
             entries.append({"variable": name, **_owner(product), "place": places[name], "eras": eras})

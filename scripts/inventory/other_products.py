@@ -101,14 +101,14 @@ def collect_backend_paths(tree: Tree) -> dict[str, Facts]:
 
 
 def collect_nccl_variables(tree: Tree) -> dict[str, Facts]:
-    found: dict[str, Facts] = {}
+    readings: dict[str, Facts] = {}
     for path in tree.find_paths("src/*.cc", "src/*.h", "src/*.cu"):
-        readings = tree.mirror.extract_once(tree.blobs[path], "NCCL variables", variables.read_nccl_variables)
-        for name, facts in readings:
-            known = found.setdefault(name, {"places": []})
+        rows = tree.mirror.extract_once(tree.blobs[path], "NCCL variables", variables.read_nccl_variables)
+        for name, facts in rows:
+            known = readings.setdefault(name, {"places": []})
             known["places"].append(path)
             variables.merge_reading(known, facts)
-    return found
+    return readings
 
 
 def collect_hub_variables(tree: Tree) -> dict[str, Facts]:
@@ -116,8 +116,10 @@ def collect_hub_variables(tree: Tree) -> dict[str, Facts]:
 
 
 def collect_triton_variables(tree: Tree) -> dict[str, Facts]:
-    found = variables.collect_variables(tree, ("src/*.cc", "src/*.h"), NO_SKIP)
-    return {name: facts for name, facts in found.items() if name.startswith(("TRITON", "AIP_", "SAGEMAKER"))}
+    readings = variables.collect_variables(tree, ("src/*.cc", "src/*.h"), NO_SKIP)
+    return {
+        name: facts for name, facts in readings.items() if name.startswith(("TRITON", "AIP_", "SAGEMAKER"))
+    }
 
 
 FLAGS: dict[str, Callable[[Tree], dict[FlagKey, Facts]]] = {

@@ -102,11 +102,11 @@ def _read_type_name(sources: Sources, module: SourceModule, name: str, depth: in
             frozenset({"str"}),
             tuple(value if isinstance(value, str) else member for member, value in members.items()),
         )
-    found_class = sources.find_class(module, name)
-    if found_class:
-        is_model = is_model_class(sources, *found_class)
+    model_class = sources.find_class(module, name)
+    if model_class:
+        is_model = is_model_class(sources, *model_class)
         kinds = frozenset({"table" if is_model else "any"})
-        return TypeFacts(kinds, models=(found_class,) if is_model else ())
+        return TypeFacts(kinds, models=(model_class,) if is_model else ())
     hit = sources.find_name(module, name)
     return read_annotation(sources, *hit, depth + 1) if hit else TypeFacts(frozenset({"any"}))
 

@@ -67,8 +67,8 @@ def collect_flags(tree: Tree) -> dict[FlagKey, Facts]:
         flags |= collect_script_flags(sources, path, name_script(path))
     for path in tree.find_paths("benchmarks/cpp/*Benchmark.cpp"):
         tool = path.rpartition("/")[2].removesuffix(".cpp")
-        found_flags = other_sources.read_cxxopts_flags(tree.read_text(path))
-        flags |= {FlagKey(tool, "", name): facts for name, facts in found_flags.items()}
+        program_flags = other_sources.read_cxxopts_flags(tree.read_text(path))
+        flags |= {FlagKey(tool, "", name): facts for name, facts in program_flags.items()}
     return flags
 
 
