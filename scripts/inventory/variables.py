@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from inventory.mirrors import Tree
 
 NAME = re.compile(r"[A-Z][A-Z0-9_]{2,}")
+OWN_NAME = re.compile(r"(?:TLLM|TRTLLM|TRT_LLM)_[A-Z0-9_]+")
 Reading = tuple[str, dict[str, Any]]  # the name, and what this place tells of it
 
 
@@ -60,7 +61,7 @@ def settle_readings(known: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_python_variables(text: str) -> list[Reading]:
-    if "env" not in text.lower():
+    if "env" not in text.lower() and "LLM_" not in text:
         return []
     module = parse_source(text)
     if module is None:
@@ -108,6 +109,12 @@ def _variable_read(node: ast.AST, constants: dict[str, str]) -> str:
             return _text(key, constants)
         case ast.Call(func=function, args=[key, *_]) if _reads_environment(function):
             return _text(key, constants)
+        case ast.Call(func=ast.Name(id=helper), args=[ast.Constant(value=str(text)), *_]) if (
+            OWN_NAME.fullmatch(text)
+        ):
+            return (
+                "" if helper.startswith(("set", "put", "unset")) else text
+            )  # a helper of their own, such as is_trace_enabled("TLLM_TRACE_EXECUTOR_LOOP")
     return ""
 
 
@@ -191,7 +198,11 @@ def read_cpp_variables(text: str) -> list[Reading]:
 NCCL_PARAMETER = re.compile(r'\bNCCL_PARAM\(\s*\w+\s*,\s*"(\w+)"\s*,\s*([^;]*?)\)\s*;')
 
 
-NCCL_NAMES = re.compile(r"(?:[Gg]et[Ee]nv|getenv|Level)\(([^;()]*)")
+NCCL_NAMES = re.compile(r"(?:[Ee]nv\w*|Level)\(([^;()]*)")
+NCCL_DEFINITION = re.compile(
+    r"\bDEFINE_NCCL_PARAM\(\s*\w+\s*,\s*([^,]+?)\s*,\s*(NCCL_\w+)\s*,"
+)  # since 2.30.7
+NCCL_TYPES = {"bool": "bool", "const char*": "str", "int": "int", "int64_t": "int"}
 QUOTED_NCCL_NAME = re.compile(r'"(NCCL_[A-Z0-9_]+)"')
 
 
@@ -203,6 +214,8 @@ def read_nccl_variables(text: str) -> list[Reading]:
         readings[f"NCCL_{name}"] = {"type": "int"} | (
             {"default": plain} if re.fullmatch(r"-?\d+", plain) else {}
         )
+    for kind, name in NCCL_DEFINITION.findall(text):
+        readings[name] = {"type": NCCL_TYPES[kind]} if kind in NCCL_TYPES else {}
     for arguments in NCCL_NAMES.findall(text):  # of ncclGetEnv, getenv and ncclGetLevel
         for name in QUOTED_NCCL_NAME.findall(arguments):
             readings.setdefault(name, {})
