@@ -340,3 +340,23 @@ def test_an_answer_that_cannot_be_written_is_not_called_a_bug():
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot write the answer to standard output: No space left")
     assert "Traceback" not in done.stderr
+
+
+def test_explain_tells_what_a_name_is_in_each_release(trtdx):
+    option = trtdx("explain", "--option", "kv_cache_config.free_gpu_memory_fraction").stdout
+    assert "trtllm-serve --kv_cache_free_gpu_memory_fraction" in option
+    assert "DX355" in option
+    assert "NCCL" in trtdx("explain", "--env", "NCCL_P2P_LEVEL").stdout
+    flag = json.loads(trtdx("explain", "--flag", "trtllm-build:--gemm_plugin", "--json").stdout)
+    assert flag["entries"][0]["releases"] == "0.8.0 to 1.3.0rc13"
+    assert "DX154" in [page["code"] for page in flag["pages"]]
+
+
+def test_explain_answers_an_unknown_name_with_the_nearest(trtdx):
+    done = trtdx("explain", "--flag", "trtllm-serve:--tpsize")
+    assert done.returncode == 2
+    assert "did you mean --tp_size" in done.stderr
+    assert "TLLM_LOG_LEVEL" in trtdx("explain", "--env", "TLLM_LOG_LEVL").stderr
+    assert "--flag trtllm-build:--gemm_plugin" in trtdx("explain", "--flag", "--gemm_plugin").stderr
+    assert trtdx("explain").returncode == 2
+    assert trtdx("explain", "DX012", "--env", "X").returncode == 2

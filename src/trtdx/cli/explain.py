@@ -1,20 +1,35 @@
-"""`trtdx explain`: the page of one cause."""
+"""`trtdx explain`: the page of one cause, or what an option, variable or flag is in each release."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtdx.cli.output import Color, terminal_width, wants_color, write_output
+from trtdx.errors import InputError
 from trtdx.host import RealHost
+
+if TYPE_CHECKING:
+    from trtdx.knowledge.inventory_answer import InventoryAnswer
+    from trtdx.rule import RuleBook
 
 
 def explain_rule(
     name: Annotated[
-        str,
+        str | None,
         typer.Argument(metavar="CODE", help="A code such as DX012, or a slug such as world-size-mismatch."),
-    ],
+    ] = None,
+    option: Annotated[
+        str | None, typer.Option("--option", metavar="KEY", help="A key of the LLM API, in each release.")
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="An environment variable, in each release.")
+    ] = None,
+    flag: Annotated[
+        str | None,
+        typer.Option("--flag", metavar="PROGRAM:--FLAG", help="A command-line flag, in each release."),
+    ] = None,
     rules: Annotated[
         list[str] | None,
         typer.Option("--rules", metavar="DIR", help="Also look in this folder of rule pages."),
@@ -25,16 +40,62 @@ def explain_rule(
     json: Annotated[bool, typer.Option("--json", help="Print the page as JSON.")] = False,
     color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
 ) -> None:
-    """Explain a cause: why it happens, what to do, how to verify."""
+    """Explain a cause (why, what to do, how to verify), or an option, variable or flag of each release."""
     import msgspec
 
     from trtdx.cli.project import load_project_defaults
     from trtdx.knowledge.load import load_book
     from trtdx.render.page import render_page
 
+    questions = [question for question in (name, option, env, flag) if question is not None]
+    if len(questions) != 1:
+        raise InputError(
+            "one thing is explained at a time", fix="trtdx explain CODE, or --option, --env, --flag"
+        )
     host = RealHost()
-    rule = load_book(host, [*load_project_defaults(host).rules, *(rules or ())]).get(name)
+    book = load_book(host, [*load_project_defaults(host).rules, *(rules or ())])
+    if name is None:
+        from trtdx.knowledge.inventory_answer import render_answer
+
+        answer = _answer_name(book, option, env, flag)
+        write_output(_format_json(msgspec.json.encode(answer)) if json else render_answer(answer))
+        return
+    rule = book.get(name)
     if json:
-        write_output(msgspec.json.format(msgspec.json.encode(rule), indent=2).decode() + "\n")
+        write_output(_format_json(msgspec.json.encode(rule)))
     else:
         write_output(render_page(rule, color=wants_color(color), width=terminal_width(), details=details))
+
+
+def _format_json(document: bytes) -> str:
+    import msgspec
+
+    return msgspec.json.format(document, indent=2).decode() + "\n"
+
+
+def _answer_name(book: RuleBook, option: str | None, env: str | None, flag: str | None) -> InventoryAnswer:
+    import msgspec
+
+    from trtdx.knowledge import inventory_answer
+
+    if option is not None:
+        answer = inventory_answer.answer_option(option)
+        answer = msgspec.structs.replace(answer, other_names=_other_names(option))
+    elif env is not None:
+        answer = inventory_answer.answer_variable(env)
+    else:
+        answer = inventory_answer.answer_flag(flag or "")
+    return msgspec.structs.replace(answer, pages=inventory_answer.find_pages(answer, book))
+
+
+def _other_names(option: str) -> tuple[str, ...]:
+    """Return what an option was called before, what it is called now, and the flags that set it."""
+    from trtdx.inspect.facts.option_table import option_table
+
+    table = option_table()
+    names = [f"{old} before {new.since}" for old, new in table.renamed.items() if new.to == option]
+    if option in table.renamed:
+        names.append(f"{table.renamed[option].to} since {table.renamed[option].since}")
+    for program, flags in table.flag.items():
+        names += [f"{program} {flag}" for flag, entry in flags.items() if entry.option == option]
+    return tuple(names)

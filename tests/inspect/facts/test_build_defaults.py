@@ -148,16 +148,21 @@ def test_every_setting_is_explained():
         for release in ("0.8.0", "0.10.0", "0.12.0", "0.16.0", "1.1.0", "1.2.1")
         for name in defaults_of_release(release)
     }
-    assert known == set(build_defaults.build_defaults_table().about)
+    assert known == set(build_defaults.build_notes().about)
 
 
-def test_the_eras_are_in_order():
-    from trtdx.knowledge.versions import parse_release
+def test_notes_name_settings_and_releases_of_the_inventory():
+    from trtdx.knowledge import inventory
 
-    since = [parse_release(era.since) for era in build_defaults.build_defaults_table().era]
-    assert since == sorted(since)
-    assert all(
-        name.split(".")[0] in ("build", "plugin")
-        for era in build_defaults.build_defaults_table().era
-        for name in era.default
-    )
+    notes = build_defaults.build_notes()
+    releases = inventory.product_releases()
+    for note in notes.note:
+        assert note.since in releases
+        assert note.until in (*releases, "")
+        assert set(note.default) | set(note.unset) <= set(notes.about)
+
+
+def test_a_note_holds_up_to_its_last_release():
+    assert default_of_setting("0.14.0", "opt_batch_size") is None
+    assert default_of_setting("0.15.0", "opt_batch_size") == 8
+    assert default_of_setting("1.3.0rc22", "max_batch_size") == 2048

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtdx.inspect.facts.option_table import option_table
 from trtdx.inspect.facts.options import (
     are_sections_merged,
     judge_flags,
     judge_options,
     nearest_option,
-    option_table,
     winning_side,
     wrong_value_reason,
 )

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from trtdx.host import RecordedHost
-from trtdx.inspect.facts.options import is_known_in, option_table
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_known_in
 from trtdx.inspect.readers.server.command_text import fold_command
 from trtdx.knowledge.versions import parse_release
 from trtdx.memory.advice.changes import list_changes

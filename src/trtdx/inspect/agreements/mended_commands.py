@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.inspect.facts.options import option_table
+from trtdx.inspect.facts.option_table import option_table
 from trtdx.inspect.readers.server.commands import command_lines
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What `trtllm-build` sets by itself in each release, so that a setting somebody chose can be told from the rest.
 
-The numbers live in one data file, `data/build_defaults.toml`.
+The numbers are those of the inventory; what the sources do not state is in `data/build_notes.toml`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from trtdx.inspect.facts.artifact import shorten_value
 from trtdx.inspect.facts.config_keys import CONFIG_KEYS
-from trtdx.knowledge import versions
+from trtdx.knowledge import inventory, versions
 from trtdx.model import Section
 
 if TYPE_CHECKING:
@@ -45,38 +45,68 @@ UNCHOSEN_SETTINGS = (
 )  # follow from the model or the reader
 
 
-class ReleaseDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What changed with one release."""
+class BuildNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults that the command works out by itself, in some releases."""
 
+    why: str
     since: str
+    until: str = ""
     default: dict[str, Any] = {}
     unset: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
+
+    def holds_in(self, version: str) -> bool:
+        """Whether a release is one of these."""
+        return versions.at_least(version, self.since) and not (
+            self.until and versions.at_least(version, self.until) and version != self.until
+        )
 
 
-class BuildDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole data file."""
+class BuildNotes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known by hand: `data/build_notes.toml`."""
 
-    era: tuple[ReleaseDefaults, ...]
+    first_release: str
+    last_release: str
+    not_settings: tuple[str, ...]
+    note: tuple[BuildNote, ...]
     about: dict[str, str]
 
 
 @cache
-def build_defaults_table() -> BuildDefaults:
-    data = resources.files("trtdx").joinpath("data/build_defaults.toml").read_bytes()
-    return msgspec.toml.decode(data, type=BuildDefaults)
+def build_notes() -> BuildNotes:
+    data = resources.files("trtdx").joinpath("data/build_notes.toml").read_bytes()
+    return msgspec.toml.decode(data, type=BuildNotes)
 
 
 @cache
 def defaults_of_release(version: str) -> dict[str, Any]:
     """Return every setting of a release with its default; None means that the builder deduces it."""
+    notes = build_notes()
+    if not versions.at_least(version, notes.first_release):
+        return {}
+    release = notes.last_release if versions.at_least(version, notes.last_release) else version
+    defaults = _stated_defaults(release)
+    for note in notes.note:
+        if note.holds_in(release):
+            defaults |= note.default | dict.fromkeys(note.unset)
+    return {name: value for name, value in defaults.items() if name not in notes.not_settings}
+
+
+def _stated_defaults(release: str) -> dict[str, Any]:
+    """Return what the sources of a release state: fields of the two classes, and the command's own defaults."""
     defaults: dict[str, Any] = {}
-    for era in build_defaults_table().era:
-        if not versions.at_least(version, era.since):
-            break
-        defaults |= era.default | dict.fromkeys(era.unset)
-        for name in era.gone:
-            defaults.pop(name, None)
+    for field in inventory.list_fields("PluginConfig"):
+        era = inventory.era_of_release(field, release)
+        if era is not None:  # None is a plugin that is off
+            defaults[f"plugin.{field.field}"] = False if era.default is None else era.default
+    for field in inventory.list_fields("BuildConfig"):
+        era = inventory.era_of_release(field, release)
+        if era is not None and era.type != "table":
+            defaults[f"build.{field.field}"] = era.default
+    for flag in inventory.list_tool_flags("trtllm-build"):
+        name = f"build.{flag.flag.removeprefix('--')}"
+        era = inventory.era_of_release(flag, release) if name in defaults else None
+        if era is not None:
+            defaults[name] = bool(era.default) if era.type == "flag" else era.default
     return defaults
 
 
@@ -145,7 +175,7 @@ def _setting_row(artifact: Artifact, setting: str, value: Any) -> tuple[Cell, ..
         _setting_words(value),
         "" if default is UNKNOWN_DEFAULT else "deduced" if default is None else _setting_words(default),
         "yes" if marked else "" if marked is None else "no",
-        build_defaults_table().about.get(setting, ""),
+        build_notes().about.get(setting, ""),
     )
 
 

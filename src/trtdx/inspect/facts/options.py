@@ -1,79 +1,20 @@
 """Which options TensorRT-LLM has in which release, what they are called now, and who wins when two places set one.
 
-The names live in one data file, `data/llm_options.toml`.
+The names are those of the inventory and of `data/option_notes.toml` (`option_table.py`).
 """
 
 from __future__ import annotations
 
 import difflib
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 from packaging.version import Version
 
+from trtdx.inspect.facts.option_table import CommandFlag, LlmOption, option_table
 from trtdx.knowledge.versions import parse_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-
-class LlmOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One key of the LLM API and the releases that have it."""
-
-    type: str  # bool, int, float, str, list, dict, table (a section with known keys), any
-    values: tuple[str | int, ...] = ()
-    value_since: dict[str, str] = {}  # the first release that takes a value, for those that came later
-    value_until: dict[str, str] = {}  # the last release that takes a value, for those that went
-    otherwise: str = ""  # what is taken in silence for an unknown value; empty: the value is refused
-    any_case: bool = False
-    least: int | None = None
-    default: bool | int | float | str | None = None
-    since: str = ""
-    until: str = ""
-    pytorch_until: str = ""  # later only the TensorRT engine backend has it
-    backend: str = ""  # "tensorrt": no release has it for PyTorch
-    absent: tuple[str, ...] = ()
-
-
-class CommandFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One command-line flag, and the key of the LLM API it sets."""
-
-    type: str  # flag, int, float, bool, str
-    option: str = msgspec.field(default="", name="is")
-    means: bool = True  # what a flag without value sets
-    many: bool = False
-    values: tuple[str, ...] = ()
-    value_since: dict[str, str] = {}
-    value_until: dict[str, str] = {}
-    otherwise: str = ""
-    any_case: bool = False
-    only: tuple[str, ...] = ()  # the subcommands that have it
-    since: str = ""
-    until: str = ""
-
-
-class RenamedOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The new name of an old key."""
-
-    to: str
-    since: str
-    note: str = ""
-
-
-class OptionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole data file."""
-
-    releases: tuple[str, ...]
-    build_releases: tuple[str, ...]
-    top_level_ignored_until: str
-    autodeploy: tuple[str, ...]
-    option: dict[str, LlmOption]
-    flag: dict[str, dict[str, CommandFlag]]
-    renamed: dict[str, RenamedOption]
-    meant: dict[str, str]
-    instead: dict[str, str]  # flags of other servers that no option corresponds to
 
 
 class OptionVerdict(NamedTuple):
@@ -86,12 +27,6 @@ class OptionVerdict(NamedTuple):
 
 
 LAST_STABLE = Version("1.2.1")
-
-
-@cache
-def option_table() -> OptionTable:
-    data = resources.files("trtdx").joinpath("data/llm_options.toml").read_bytes()
-    return msgspec.toml.decode(data, type=OptionTable)
 
 
 def is_option(name: str) -> bool:
@@ -167,7 +102,7 @@ def is_known_in(entry: LlmOption | CommandFlag, release: Version | None, release
 
 def _is_in_release(entry: LlmOption | CommandFlag, name: str) -> bool:
     here = Version(name)
-    if isinstance(entry, LlmOption) and name in entry.absent:
+    if name in entry.absent:
         return False
     return not (entry.since and here < Version(entry.since)) and not (
         entry.until and here > Version(entry.until)
@@ -261,7 +196,7 @@ def wrong_value_reason(key: str, value: Any, version: str = "") -> str:
     if not TYPE_CHECKS.get(option.type, lambda _: True)(value):
         return f"takes {TYPE_WORDS[option.type]}"
     if option.least is not None and float(value) < option.least:
-        return f"takes a number of at least {option.least}"
+        return f"takes a number of at least {option.least:g}"
     return wrong_choice_reason(option, value, version)
 
 

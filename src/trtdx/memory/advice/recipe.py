@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from trtdx.inspect.facts.options import is_known_in, option_table
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_known_in
 from trtdx.inspect.readers.server.command_text import CommandEditor
 from trtdx.inspect.readers.server.llm_options import FACT_BY_OPTION
 from trtdx.knowledge.versions import at_least, parse_release

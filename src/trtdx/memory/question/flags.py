@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.errors import InputError
 from trtdx.inspect.facts.artifact import Artifact, FactCollector
-from trtdx.inspect.facts.options import option_table
+from trtdx.inspect.facts.option_table import option_table
 from trtdx.inspect.facts.vocabulary import require_term
 from trtdx.inspect.readers.server.llm_options import FACT_BY_OPTION, coerce_value
 from trtdx.words import parse_size

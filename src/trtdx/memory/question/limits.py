@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.inspect.facts.build_defaults import UNKNOWN_DEFAULT
-from trtdx.inspect.facts.options import option_table
+from trtdx.inspect.facts.option_table import option_table
 from trtdx.memory.nouns import DEFAULT_SOURCE, RuntimeSettings, ServingLimits
 from trtdx.memory.question.build_defaults import build_default
 

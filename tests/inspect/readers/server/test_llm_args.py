@@ -217,7 +217,7 @@ def test_options_are_recognised_even_misspelt(tmp_path: Path, text: str) -> None
             | {"runtime.command": "trtllm-bench throughput"},
         ),
         (
-            "trtllm-bench -m /m latency --disable_chunked_context --dataset d",
+            "trtllm-bench -m /m throughput --disable_chunked_context --dataset d",
             {"runtime.chunked_context": False},
         ),
         ("trtllm-eval --model /m --tp_size 2 mmlu --num_samples 5", {"runtime.model": "/m", "tp_size": 2}),

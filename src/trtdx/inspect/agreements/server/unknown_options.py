@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from trtdx.inspect.agreements.agreement import make_agreement
 from trtdx.inspect.agreements.serving import SERVER_KINDS, server_release, server_words, serving_artifacts
-from trtdx.inspect.facts.options import option_table
+from trtdx.inspect.facts.option_table import option_table
 from trtdx.knowledge.versions import parse_release
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Evidence, Severity

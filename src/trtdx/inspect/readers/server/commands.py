@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.errors import InputError
 from trtdx.formats.shell import ShellCommand, ShellScript, ShellWord, parse_shell
-from trtdx.inspect.facts.options import CommandFlag, option_table
+from trtdx.inspect.facts.option_table import CommandFlag, option_table
 from trtdx.inspect.readers.server.llm_options import OptionSetting, coerce_value
 
 if TYPE_CHECKING:

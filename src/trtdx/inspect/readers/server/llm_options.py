@@ -6,7 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.inspect.facts.config_keys import CONFIG_KEYS
-from trtdx.inspect.facts.options import is_for_autodeploy, judge_options, option_table, wrong_value_reason
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_for_autodeploy, judge_options, wrong_value_reason
 from trtdx.inspect.facts.vocabulary import require_term
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from trtdx.formats.documents import UnreadableError, parse_json
 from trtdx.formats.yaml_documents import parse_yaml
-from trtdx.inspect.facts.options import is_option, option_table
+from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.options import is_option
 from trtdx.inspect.readers import START_BYTES, PathProbe
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Reads facts (names, values, releases) out of fetched repositories; `scripts/make_inventory.py` is the door."""
