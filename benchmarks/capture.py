@@ -167,9 +167,7 @@ def render(report: dict[str, Any]) -> str:
     for name, goal in GOALS.items():
         found = report["ways"].get(name, {}).get("generate")
         if found:
-            lines.append(
-                f"{name}: {found['inside'][1]:.2f} inside, {found['whole'][1]:.2f} whole; goal {goal}"
-            )
+            lines.append(f"{name}: {found['inside'][1]:.2f} inside, {found['whole'][1]:.2f} whole; goal {goal}")
     for kind, at in report["resident_mib"].items():
         steps = ", ".join(f"{mib:.0f} MiB after {step} steps" for step, mib in at.items())
         lines.append(f"resident, {kind}: {steps}")
@@ -177,9 +175,7 @@ def render(report: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers-venv", type=Path, help="the peers' environment, made if it is not there")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", action="append", help="a way whose name contains this; several")

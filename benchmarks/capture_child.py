@@ -82,9 +82,7 @@ def main() -> None:
         onnx.export(folder)
         return
     if name == "memory":
-        answer(
-            {kind: dict(memory(folder, chosen)) for kind, chosen in (("statistics", ""), ("values", "**"))}
-        )
+        answer({kind: dict(memory(folder, chosen)) for kind, chosen in (("statistics", ""), ("values", "**"))})
         return
     kind = WAYS[name]
     try:

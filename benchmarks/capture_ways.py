@@ -132,9 +132,7 @@ class Statistics(Hooked):
         self.kept: list[tuple[float, ...]] = []
 
     def take(self, tensor: Any) -> None:
-        self.kept.append(
-            (tensor.min().item(), tensor.max().item(), tensor.mean().item(), tensor.isnan().sum().item())
-        )
+        self.kept.append((tensor.min().item(), tensor.max().item(), tensor.mean().item(), tensor.isnan().sum().item()))
 
 
 class Appending(Hooked):
@@ -186,9 +184,7 @@ class Nnsight(Way):
     def capture(self) -> dict[str, int]:
         reference = self.reference
         if reference.scenario == "generate":
-            with self.wrapped.trace(
-                reference.ids, fn=reference.model.generate, **reference.options
-            ) as tracer:
+            with self.wrapped.trace(reference.ids, fn=reference.model.generate, **reference.options) as tracer:
                 kept = tracer.cache().save()
         else:
             with self.wrapped.trace(reference.ids) as tracer:

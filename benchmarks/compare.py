@@ -126,9 +126,7 @@ def arrays(mebibytes: int, rounds: int) -> dict[str, Any]:
         found[dtype] = {
             name: {
                 "gb_per_s": round(statistics.median(all_of), 2),
-                "times_memcpy": round(
-                    statistics.median(a / b for a, b in zip(all_of, copied, strict=True)), 3
-                ),
+                "times_memcpy": round(statistics.median(a / b for a, b in zip(all_of, copied, strict=True)), 3),
             }
             for name, all_of in speeds.items()
         }
@@ -286,9 +284,7 @@ def render(report: dict[str, Any]) -> str:
         lines += ["", f"two tensors, kernel {found['kernel']}, {found['mebibytes']} MiB each, one thread"]
         for dtype in DTYPES:
             for name, each in found[dtype].items():
-                lines.append(
-                    f"  {dtype:10}{name:36}{each['gb_per_s']:8.2f} GB/s{each['times_memcpy']:8.2f} x memcpy"
-                )
+                lines.append(f"  {dtype:10}{name:36}{each['gb_per_s']:8.2f} GB/s{each['times_memcpy']:8.2f} x memcpy")
     if "captures" in report:
         lines += ["", *captures_lines(report["captures"])]
     if "memory" in report:
@@ -297,9 +293,7 @@ def render(report: dict[str, Any]) -> str:
             if "missing" in each:
                 lines.append(f"  {size:>5} GB each: {each['missing']}")
                 continue
-            lines.append(
-                f"  {size:>5} GB each: {each['peak_mib']} MiB, {each['seconds']} s, {each['tensors']} tensors"
-            )
+            lines.append(f"  {size:>5} GB each: {each['peak_mib']} MiB, {each['seconds']} s, {each['tensors']} tensors")
     if "depth" in report:
         lines += ["", f"whole comparisons (goal at most {GOALS['depth']} segment runs on 64 layers)"]
         for layers, each in report["depth"].items():
@@ -329,9 +323,7 @@ def captures_lines(found: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part; several")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mebibytes", type=int, default=64, help="of one tensor in `arrays`")
@@ -349,9 +341,7 @@ def main() -> None:
         if "arrays" in parts:
             report["arrays"] = arrays(options.mebibytes, options.rounds)
         if "captures" in parts:
-            report["captures"] = captures(
-                scratch, options.capture_mebibytes, options.rounds, options.polygraphy
-            )
+            report["captures"] = captures(scratch, options.capture_mebibytes, options.rounds, options.polygraphy)
         if "memory" in parts:
             report["memory"] = memory(scratch, options.sizes)
         if "depth" in parts:

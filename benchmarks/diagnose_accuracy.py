@@ -35,9 +35,7 @@ def mentions(text: str, groups: list[list[str]]) -> bool:
 
 
 def said(finding: Finding) -> str:
-    return " ".join(
-        [finding.message, finding.why, *(f"{fix.text} {fix.command or ''}" for fix in finding.fixes)]
-    )
+    return " ".join([finding.message, finding.why, *(f"{fix.text} {fix.command or ''}" for fix in finding.fixes)])
 
 
 def first_error(log: str) -> str:
@@ -86,14 +84,10 @@ def main() -> int:
         "brier_top1": brier / count,
         "false_alarms": alarms,
         "by_category": {name: f"{sum(each)}/{len(each)}" for name, each in sorted(by_category.items())},
-        "right_by_confidence": {
-            level: f"{sum(each)}/{len(each)}" for level, each in sorted(by_confidence.items())
-        },
+        "right_by_confidence": {level: f"{sum(each)}/{len(each)}" for level, each in sorted(by_confidence.items())},
     }
     print(
-        json.dumps(result, indent=2)
-        if asked.json
-        else "\n".join(f"{key:<20}{value}" for key, value in result.items())
+        json.dumps(result, indent=2) if asked.json else "\n".join(f"{key:<20}{value}" for key, value in result.items())
     )
     return 0 if top1 / count >= 0.9 and top3 / count >= 0.97 and not alarms else 1
 

@@ -71,9 +71,7 @@ def flood_lines(rng: random.Random) -> dict[str, Callable[[], str]]:
     """Return what makes the next piece of each kind of flood."""
     n = rng.randrange
     oom = "RuntimeError: CUDA out of memory. Tried to allocate "
-    pages = [
-        line for rule in load_book(RealHost()) for text in rule.fires_on for line in text.splitlines() if line
-    ]
+    pages = [line for rule in load_book(RealHost()) for text in rule.fires_on for line in text.splitlines() if line]
     texts = sorted({text for pattern in patterns() for text in required_texts(pattern)})
 
     def word() -> str:
@@ -88,9 +86,7 @@ def flood_lines(rng: random.Random) -> dict[str, Callable[[], str]]:
         "unknown_errors": lambda: f"[TensorRT-LLM][ERROR] {word()} {word()}\n",
         "tracebacks": lambda: f"Traceback (most recent call last):\n  {word()}()\nRuntimeError: {word()}\n",
         "prefixes_to_peel": lambda: "0: " * 40 + "[TensorRT-LLM][ERROR] " * 20 + f"{oom}{word()}\n",
-        "secrets": lambda: (
-            f"{oom}token={word()} https://u:{word()}@h.com/ Authorization: Bearer {word()}{word()}\n"
-        ),
+        "secrets": lambda: f"{oom}token={word()} https://u:{word()}@h.com/ Authorization: Bearer {word()}{word()}\n",
         "long_lines": lambda: "x" * 5000 + f" {oom}{word()}" + " y" * 1500 + "\n",
         "redrawn": lambda: f"{oom}{word()}\r",
         "giant_line": lambda: oom,
@@ -113,9 +109,7 @@ def processor_s(command: list[str], runs: int = 2) -> float:
     times = []
     for _ in range(runs):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600, check=False
-        )
+        subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=600, check=False)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(times)
@@ -133,9 +127,7 @@ def floods(folder: Path, mib: int) -> dict[str, float]:
     return result
 
 
-def best(
-    command: list[str], runs: int = 5, timeout_s: float = 600, env: dict[str, str] | None = None
-) -> float:
+def best(command: list[str], runs: int = 5, timeout_s: float = 600, env: dict[str, str] | None = None) -> float:
     """Return the shortest wall time of the command in seconds."""
     times = []
     for _ in range(runs):
@@ -154,17 +146,10 @@ def best(
 
 def extended(pattern: str) -> str | None:
     """Return the pattern as grep understands it, or None where it cannot."""
-    if re.search(
-        r"\(\?[=!<]|\\n|\\A|\\Z|\(\?s|\?\?|\*\?|\+\?|\}\?|\\[1-9]", re.sub(r"\(\?P<\w+>", "(", pattern)
-    ):
+    if re.search(r"\(\?[=!<]|\\n|\\A|\\Z|\(\?s|\?\?|\*\?|\+\?|\}\?|\\[1-9]", re.sub(r"\(\?P<\w+>", "(", pattern)):
         return None
     text = re.sub(r"^\(\?i\)", "", re.sub(r"\(\?P<\w+>|\(\?:", "(", pattern))
-    text = (
-        text.replace(r"\d", "[0-9]")
-        .replace(r"\S", "[^ ]")
-        .replace(r"\s", "[ ]")
-        .replace(r"\w", "[A-Za-z0-9_]")
-    )
+    text = text.replace(r"\d", "[0-9]").replace(r"\S", "[^ ]").replace(r"\s", "[ ]").replace(r"\w", "[A-Za-z0-9_]")
     if "(?" in text or "[[" in text:
         return None
     return text
@@ -297,8 +282,7 @@ def main() -> None:
         "as fast as grep -E -f": result["grep_E_over_trtdx"] >= 1,
         "within 4x of grep -F -c": result["trtdx_over_grep_F"] <= 4,
         "ten times the rules cost less than twice": result["ten_times_over_once"] < 2,
-        "no flood over six times a clean log": max(v for k, v in result.items() if k.endswith("_over_clean"))
-        <= 6,
+        "no flood over six times a clean log": max(v for k, v in result.items() if k.endswith("_over_clean")) <= 6,
         "under 300 MB on the big log": result.get("big_resident_mib", 0) * 2**20 < 300e6,
     }
     for text, good in verdicts.items():

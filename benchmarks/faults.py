@@ -108,9 +108,7 @@ def table(rows: list[dict[str, Any]], axis: str, keys: Iterable[str]) -> None:
     for row in rows:
         groups[row[axis]].append(row)
     for name, group in sorted(groups.items()):
-        print(
-            f"  {axis:13}{name:28}{len(group):4}  " + "  ".join(f"{key} {share(group, key)}" for key in keys)
-        )
+        print(f"  {axis:13}{name:28}{len(group):4}  " + "  ".join(f"{key} {share(group, key)}" for key in keys))
 
 
 def report(faults: list[dict[str, Any]], pairs: list[dict[str, Any]]) -> None:
@@ -201,14 +199,9 @@ def check(args: argparse.Namespace, shop: Any, faults: list[Any], pairs: list[An
         bad = [
             row
             for row in rows
-            if row.get("problem")
-            or row.get("visible") is False
-            or row.get("healthy") is False
-            or row.get("before")
+            if row.get("problem") or row.get("visible") is False or row.get("healthy") is False or row.get("before")
         ]
-        print(
-            f"{len(rows)} checked, {len(bad)} not as they should be, {sum(row['seconds'] for row in rows):.0f} s"
-        )
+        print(f"{len(rows)} checked, {len(bad)} not as they should be, {sum(row['seconds'] for row in rows):.0f} s")
         for row in bad:
             print(_told(row))
 
@@ -218,7 +211,9 @@ def _told(row: dict[str, Any]) -> str:
         return f"PROBLEM {row['name']}: {row['problem']}"
     if "healthy" in row:
         word = "healthy" if row["healthy"] else "SICK"
-        return f"{word} {row['name']}: logits median {row['median']:.2g}, worst {row['logits']:.2g} ({row['seconds']} s)"
+        return (
+            f"{word} {row['name']}: logits median {row['median']:.2g}, worst {row['logits']:.2g} ({row['seconds']} s)"
+        )
     word = "visible" if row["visible"] else "INVISIBLE"
     told = (
         f"{row['tensor']} {row['error']:.2g}, honest {row['honest'] or 0:.2g}, ratio {row['ratio']:.3g}"
@@ -231,15 +226,11 @@ def _told(row: dict[str, Any]) -> str:
 
 
 def chosen(rows: list[Any], patterns: list[str]) -> list[Any]:
-    return [
-        row for row in rows if not patterns or any(fnmatchcase(row.name, f"*{each}*") for each in patterns)
-    ]
+    return [row for row in rows if not patterns or any(fnmatchcase(row.name, f"*{each}*") for each in patterns)]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--work",
         type=Path,
@@ -247,9 +238,7 @@ def main() -> None:
         help="where files are made and kept",
     )
     parser.add_argument("--variant", type=int, default=1, choices=(1, 2))
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="PATTERN", help="names that have this in them"
-    )
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="names that have this in them")
     parser.add_argument("--what", choices=("all", "faults", "healthy"), default="all")
     parser.add_argument("--check", action="store_true", help="measure the zoo itself, without trtdx compare")
     parser.add_argument("--list", action="store_true", help="name everything and make nothing")

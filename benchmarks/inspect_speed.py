@@ -140,13 +140,8 @@ def make_onnx(folder: Path) -> Path:
             tensor.external_data.add(key=key, value=str(value))
         offset += rows * 4000
         weights.append(tensor)
-        nodes.append(
-            helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"x{number + 1}"], f"n{number}")
-        )
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", rows])
-        for name in ("x0", f"x{count}")
-    ]
+        nodes.append(helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"x{number + 1}"], f"n{number}"))
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", rows]) for name in ("x0", f"x{count}")]
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
     onnx.save(helper.make_model(graph), folder / "model.onnx")
     with (folder / "weights.bin").open("wb") as file:

@@ -77,9 +77,7 @@ def main() -> int:
         "aiconfigurator": _score(rows, peers),
     }
     if options.json:
-        json.dump(
-            {"rows": len(rows), "scores": table, "each": _each(rows, ours, peers)}, sys.stdout, indent=1
-        )
+        json.dump({"rows": len(rows), "scores": table, "each": _each(rows, ours, peers)}, sys.stdout, indent=1)
         return 0
     if options.each:
         for line in _each(rows, ours, peers):
@@ -94,9 +92,7 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--peer", default="", metavar="PYTHON")
     parser.add_argument("--each", action="store_true", help="also print every figure")
@@ -137,9 +133,7 @@ def _peers(python: str, rows: list[dict[str, Any]], models: list[Path]) -> list[
         return [Answer({}, None, "not asked")] * len(rows)
     requests = [_request(row, model) for row, model in zip(rows, models, strict=True)]
     child = [python, str(Path(__file__).with_name("memory_peer.py"))]
-    done = subprocess.run(
-        child, input=json.dumps(requests), capture_output=True, text=True, check=True, timeout=600
-    )
+    done = subprocess.run(child, input=json.dumps(requests), capture_output=True, text=True, check=True, timeout=600)
     return [_peer_answer(told) for told in json.loads(done.stdout)]
 
 
@@ -178,9 +172,7 @@ def _peer_answer(told: dict[str, Any]) -> Answer:
         "kv_bytes_per_token": told["kv_size_per_token_bytes"],
         "kv_tokens": told["total_kv_size_tokens"],
     }
-    return Answer(
-        {name: Told(value, value, value) for name, value in values.items()}, told["total_kv_size_tokens"] > 0
-    )
+    return Answer({name: Told(value, value, value) for name, value in values.items()}, told["total_kv_size_tokens"] > 0)
 
 
 def measured(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
@@ -191,8 +183,7 @@ def measured(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
         rounding = float((str(of.get("kv_bytes_per_token_rounding") or "+/- 1").split()[1]).rstrip("."))
         found["kv_bytes_per_token"] = (of["kv_bytes_per_token_per_gpu"], rounding)
     weights = (
-        of.get("weights_bytes")
-        or (of.get("checkpoint_weights_printed_gb") or of.get("weights_gib_per_gpu") or 0) * GIB
+        of.get("weights_bytes") or (of.get("checkpoint_weights_printed_gb") or of.get("weights_gib_per_gpu") or 0) * GIB
     )
     if weights:
         found["weights"] = (weights, 0)
@@ -203,9 +194,7 @@ def measured(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
     return found
 
 
-def _score(
-    rows: list[dict[str, Any]], answers: list[Answer], also: list[Answer] | None = None
-) -> dict[str, str]:
+def _score(rows: list[dict[str, Any]], answers: list[Answer], also: list[Answer] | None = None) -> dict[str, str]:
     """Return each column's errors; with `also`, only over what those answered too."""
     told: dict[str, str] = {}
     inside, total = 0, 0
@@ -222,9 +211,7 @@ def _score(
             total += 1
             inside += guess.low - rounding <= value <= guess.high + rounding
         if errors:
-            told[name] = (
-                f"median {statistics.median(errors):7.2%}   worst {max(errors):7.2%}   over {len(errors)}"
-            )
+            told[name] = f"median {statistics.median(errors):7.2%}   worst {max(errors):7.2%}   over {len(errors)}"
     told["fits"] = _fits(rows, answers, also)
     told["band holds"] = f"{inside} of {total}"
     return told

@@ -220,15 +220,11 @@ def _noted(row: dict[str, Any]) -> dict[str, Any]:
     """Return the build flags that a row's notes quote."""
     notes = row["notes"] or ""
     found = {_KNOWN[name]: value or "enable" for name, value in _FLAGS.findall(notes) if name in _KNOWN}
-    found |= {
-        name: "enable" for name in _SWITCHES if name in found and found[name] not in ("disable", "enable")
-    }
+    found |= {name: "enable" for name in _SWITCHES if name in found and found[name] not in ("disable", "enable")}
     if row["backend"] == "tensorrt" and "build.py" in notes and "_plugin" not in notes:
         # A note that quotes the limits only: every README of these scripts has the plugins on.
         found |= {"gemm_plugin": "float16", "gpt_attention_plugin": "float16", "context_fmha": "enable"}
-    if (
-        row["backend"] == "tensorrt" and _PYTHON_BENCHMARK in notes
-    ):  # its caches are one buffer for each layer
+    if row["backend"] == "tensorrt" and _PYTHON_BENCHMARK in notes:  # its caches are one buffer for each layer
         found |= {"kv_cache_type": "continuous"} | {name: "float16" for name in _PLUGINS if "plugin" in notes}
     return found
 

@@ -81,19 +81,13 @@ def _extract_cpp(text: str) -> list[SourceMessage]:
         reporter = _last_reporter(statement)
         level = reporter[0] if reporter else "text"
         parts = _cpp_parts(text, chain)
-        if (
-            level != "none"
-            and not _is_include(skeleton, start)
-            and (reporter or count_words(parts) >= LEAST_WORDS)
-        ):
+        if level != "none" and not _is_include(skeleton, start) and (reporter or count_words(parts) >= LEAST_WORDS):
             line = bisect_right(lines, start - len(statement) + reporter[1] if reporter else start)
             messages.append(SourceMessage(parts, functions.name_at(start), level, line))
     for match in _CONDITION.finditer(skeleton):
         condition = " ".join(text[match.end() : _closing_parenthesis(skeleton, match.end())].split())
         line = bisect_right(lines, match.start())
-        messages.append(
-            SourceMessage(f"{CHECK_PREFIX}{condition}", functions.name_at(match.start()), "error", line)
-        )
+        messages.append(SourceMessage(f"{CHECK_PREFIX}{condition}", functions.name_at(match.start()), "error", line))
     return sorted(messages, key=lambda message: message.line)
 
 
@@ -123,9 +117,7 @@ def _join_strings(
         yield chain
 
 
-def _continues(
-    skeleton: str, chain: Sequence[tuple[int, int]], start: int, boundaries: Sequence[int]
-) -> bool:
+def _continues(skeleton: str, chain: Sequence[tuple[int, int]], start: int, boundaries: Sequence[int]) -> bool:
     previous = chain[-1][1]
     if bisect_right(boundaries, previous) != bisect_right(boundaries, start) or start - previous > 600:
         return False
@@ -227,9 +219,7 @@ _NOT_FUNCTIONS = frozenset(
         "operator",
     ]
 )
-_SCOPE = re.compile(
-    r"\b(?:class|struct|union)\s+(?:alignas\s*\([^)]*\)\s*)?(?:\w+_API\s+)?(?P<name>\w+)[^();=]*$"
-)
+_SCOPE = re.compile(r"\b(?:class|struct|union)\s+(?:alignas\s*\([^)]*\)\s*)?(?:\w+_API\s+)?(?P<name>\w+)[^();=]*$")
 
 
 class _FunctionSpans:
@@ -256,9 +246,7 @@ class _FunctionSpans:
         for match in _BRACE.finditer(skeleton):
             char, at = match[0], match.start()
             if char == "{":
-                kind, name = (
-                    ("block", "") if inside else _classify_head(skeleton[max(since, at - MOST_HEAD) : at])
-                )
+                kind, name = ("block", "") if inside else _classify_head(skeleton[max(since, at - MOST_HEAD) : at])
                 inside += kind == "function"
                 stack.append((kind, name, since))
                 if kind == "member":
@@ -297,9 +285,7 @@ _PYTHON_LEVELS = {
     "info": "info", "info_once": "info", "log_info": "info", "print": "info", "secho": "info", "echo": "info", "log": "info", "start": "info", "finish": "info", "print_rank_0": "info", "print_rank0": "info",
     "debug": "debug", "debug_once": "debug", "verbose": "debug", "extra_verbose": "debug", "super_verbose": "debug", "ultra_verbose": "debug", "log_verbose": "debug", "trace": "debug",
 }  # fmt: skip
-_DESCRIBING = frozenset(
-    ("help", "description", "epilog", "title", "metavar", "usage", "doc", "short_help", "examples")
-)
+_DESCRIBING = frozenset(("help", "description", "epilog", "title", "metavar", "usage", "doc", "short_help", "examples"))
 
 
 def _extract_python(text: str) -> list[SourceMessage]:
@@ -345,9 +331,7 @@ def _call_level(node: ast.Call, level: str) -> str:
         return "error"
     reported = _PYTHON_LEVELS.get(name)
     return (
-        reported
-        if reported and (isinstance(node.func, ast.Attribute) or name.startswith(("print", "warn")))
-        else level
+        reported if reported and (isinstance(node.func, ast.Attribute) or name.startswith(("print", "warn"))) else level
     )
 
 
@@ -356,9 +340,7 @@ def _python_parts(node: ast.AST) -> str | None:
     if isinstance(node, ast.Constant):
         return CONVERSION.sub(PLACEHOLDER, node.value) if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            str(value.value) if isinstance(value, ast.Constant) else PLACEHOLDER for value in node.values
-        )
+        return "".join(str(value.value) if isinstance(value, ast.Constant) else PLACEHOLDER for value in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _python_parts(node.left), _python_parts(node.right)
         if left is None and right is None:

@@ -53,9 +53,7 @@ def rules_page() -> str:
     ]
     for area in sorted(by_area):
         parts.append(f"## {area} ({len(by_area[area])})")
-        parts.append(
-            "\n".join(["| code | slug | kind | what is wrong |", "|---|---|---|---|", *by_area[area]])
-        )
+        parts.append("\n".join(["| code | slug | kind | what is wrong |", "|---|---|---|---|", *by_area[area]]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,9 +75,7 @@ def agreements_page() -> str:
     for harm, words in HARMS.items():
         rows = [row for row in agreement_table() if book.get(row.code).front.harm is harm]
         parts.append(f"## {words.capitalize()} ({len(rows)})")
-        parts.append(
-            "\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)])
-        )
+        parts.append("\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)]))
     return "\n\n".join(parts) + "\n"
 
 

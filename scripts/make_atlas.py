@@ -47,9 +47,7 @@ class ReleaseTags(NamedTuple):
     reference: str  # a pattern with one group, the release
     folders: str
     since: str
-    opened: tuple[
-        tuple[str, str], ...
-    ] = ()  # folder, and the release in which its sources were first published
+    opened: tuple[tuple[str, str], ...] = ()  # folder, and the release in which its sources were first published
 
 
 PROJECTS = (
@@ -86,9 +84,7 @@ class PlaceKey(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument(
-        "--check", action="store_true", help="compare with the file that is there, write nothing"
-    )
+    parser.add_argument("--check", action="store_true", help="compare with the file that is there, write nothing")
     options = parser.parse_args()
     data = make_atlas(Path(os.environ["TRTDX_MIRRORS"]), PROJECTS, options.jobs)
     if len(data) > MOST_BYTES:
@@ -129,9 +125,7 @@ def pack_atlas(rows: Sequence[AtlasProject], lines: dict[PlaceKey, dict[int, int
         weight = sum(log2(total / shared[gram]) for gram in key.grams if shared[gram] <= MOST_SHARED)
         if weight >= min(LEAST_WEIGHT, log2(total)):
             places[key.grams].append(AtlasPlace(key.project, key.path, key.function, key.level, by_release))
-    print(
-        f"{len(places):,} messages, {sum(map(len, places.values())):,} places, {len(shared):,} fingerprints"
-    )
+    print(f"{len(places):,} messages, {sum(map(len, places.values())):,} places, {len(shared):,} fingerprints")
     return write_atlas(rows, places)
 
 
@@ -213,9 +207,7 @@ def _fingerprint_messages(messages: Iterable[SourceMessage]) -> Iterator[_BlobMe
 def _read_blobs(repository: Path, blobs: Sequence[str]) -> Iterator[str]:
     """Yield the text of blobs, nothing for those too large or absent."""
     command = ["git", "-C", str(repository), "cat-file", "--batch"]
-    output = subprocess.run(
-        command, input="\n".join(blobs).encode() + b"\n", capture_output=True, check=True
-    ).stdout
+    output = subprocess.run(command, input="\n".join(blobs).encode() + b"\n", capture_output=True, check=True).stdout
     offset = 0
     for _ in blobs:
         end = output.index(b"\n", offset)

@@ -40,18 +40,14 @@ def main() -> None:
     )
 
     classes = {name: CONFIG_MAPPING[name] for name in CONFIG_MAPPING_NAMES}
-    sections = {
-        name: below for name in sorted(classes) if "text_config" in (below := _sections(classes[name]))
-    }
+    sections = {name: below for name in sorted(classes) if "text_config" in (below := _sections(classes[name]))}
     generating = {
         *MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         *MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         "whisper",
     }
     named = generating.union(*(below.values() for below in sections.values()))
-    types = {
-        name: _declared(classes[name]) | _patterns(classes[name]) for name in sorted(named) if name in classes
-    }
+    types = {name: _declared(classes[name]) | _patterns(classes[name]) for name in sorted(named) if name in classes}
     lines = [f'"transformers": "{__version__}"', _table("sections", sections), _table("types", types)]
     TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     print(f"{TARGET}: {len(types)} types, {TARGET.stat().st_size:,} bytes")

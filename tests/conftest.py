@@ -28,9 +28,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--update-golden", action="store_true", help="write the golden texts anew, to be reviewed"
-    )
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew, to be reviewed")
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +81,7 @@ def trtdx(tmp_path):
             cwd=cwd,
             env=os.environ | {"NO_COLOR": "1", "COLUMNS": "100"} | (env or {}),
         )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run
 

@@ -20,9 +20,7 @@ PAGES = ("capture", "compare", "diagnose", "inspect", "memory")
 def commands_of(page: str) -> list[tuple[list[str], str]]:
     """Return the commands of a page's shell examples as words, and what is piped into each."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
-    lines = [
-        line for block in re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M) for line in block.splitlines()
-    ]
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.S | re.M) for line in block.splitlines()]
     found = []
     for line in lines:
         before, _, own = line.removeprefix("$ ").rpartition("| ")
@@ -74,11 +72,7 @@ def test_every_shell_example_of_the_docs_runs(page, desk, capfd, monkeypatch):
         Path("server.log").write_bytes(trace_log(monkeypatch))
     if page == "compare":
         for name in ("good-run", "run-of-today", "capture-of-the-engine"):
-            desk(
-                shlex.split(
-                    f"trtdx capture ./model --tokens 1,15,27 --new-tokens 2 --values '**' --out {name}"
-                )
-            )
+            desk(shlex.split(f"trtdx capture ./model --tokens 1,15,27 --new-tokens 2 --values '**' --out {name}"))
     given = commands_of(page)
     assert given
     for words, piped in given:

@@ -54,9 +54,7 @@ def test_commands_end_or_are_ended():
 
 
 def test_a_recording_answers_what_it_holds_and_says_what_it_does_not():
-    host = RecordedHost(
-        commands=[CommandResult(("nvidia-smi",), 0, b"H100")], environment={"A": "1"}, now=5.0
-    )
+    host = RecordedHost(commands=[CommandResult(("nvidia-smi",), 0, b"H100")], environment={"A": "1"}, now=5.0)
     assert host.run(["nvidia-smi"], timeout_s=1).stdout == b"H100"
     assert host.run(["nvidia-smi", "-q"], timeout_s=1).problem == "not in the recording"
     host.sleep(2)
@@ -71,9 +69,7 @@ def test_writing_where_one_may_not_is_told(tmp_path):
 
 def test_an_absent_package_is_told_from_a_broken_one(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "brokenpackage.py").write_text(
-        "raise ImportError('libfoo.so.1: cannot open shared object file')"
-    )
+    (tmp_path / "brokenpackage.py").write_text("raise ImportError('libfoo.so.1: cannot open shared object file')")
     with pytest.raises(MissingExtraError, match="absentpackage is needed to fly") as missing:
         import_optional("absentpackage", extra="wings", purpose="fly")
     assert "[wings]" in missing.value.fix

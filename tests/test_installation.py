@@ -58,9 +58,7 @@ def without_torch(tmp_path_factory):
 
 
 def run_trtdx(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     argv = [str(python), "-m", "trtdx", *words]
     return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=300, check=False)
 

@@ -89,11 +89,7 @@ def test_no_package_registry_is_named_in_any_file():
 
 
 def test_modules_are_not_longer_than_a_reader_bears():
-    long = {
-        path.name: count
-        for path in (ROOT / "src").rglob("*.py")
-        if (count := path.read_text().count("\n")) > 420
-    }
+    long = {path.name: count for path in (ROOT / "src").rglob("*.py") if (count := path.read_text().count("\n")) > 420}
     assert long == {}
 
 
@@ -134,11 +130,7 @@ def names_bound_in(path):
 
 def test_no_name_says_nothing():
     package = ROOT / "src" / "trtdx"
-    bound = {
-        (str(path.relative_to(package)), name)
-        for path in package.rglob("*.py")
-        for name in names_bound_in(path)
-    }
+    bound = {(str(path.relative_to(package)), name) for path in package.rglob("*.py") for name in names_bound_in(path)}
     assert {(path, name) for path, name in bound if name in VAGUE_NAMES} - VAGUE_BUT_PUBLISHED == set()
 
 

@@ -99,9 +99,7 @@ def other_side(mask: Any) -> Any:
 def padding_seen(mask: Any) -> Any:
     """Padding is attended to: causal only."""
     queries, keys = mask.shape[-2:]
-    causal = torch.full((queries, keys), torch.finfo(mask.dtype).min, dtype=mask.dtype).triu(
-        keys - queries + 1
-    )
+    causal = torch.full((queries, keys), torch.finfo(mask.dtype).min, dtype=mask.dtype).triu(keys - queries + 1)
     return causal.expand_as(mask).clone()
 
 
@@ -153,9 +151,7 @@ def softmax_in(layers: Iterable[Any], dtype: Any) -> None:
 
 def dropout_left_on(layers: Iterable[Any], share: float) -> None:
     def run(honest: Any, module: Any, q: Any, k: Any, v: Any, mask: Any, more: Any) -> Any:
-        fake = SimpleNamespace(
-            num_key_value_groups=q.shape[1] // k.shape[1], training=True, head_dim=q.shape[-1]
-        )
+        fake = SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], training=True, head_dim=q.shape[-1])
         return honest(fake, q, k, v, mask, **{**more, "dropout": share})
 
     instead(layers, run)
@@ -204,9 +200,7 @@ def page_twice(page: int, read: int, instead_of: int) -> Callable[[Any], Any]:
 
     def change(states: Any) -> Any:
         changed = states.clone()
-        changed[..., instead_of * page : (instead_of + 1) * page, :] = states[
-            ..., read * page : (read + 1) * page, :
-        ]
+        changed[..., instead_of * page : (instead_of + 1) * page, :] = states[..., read * page : (read + 1) * page, :]
         return changed
 
     return change

@@ -74,9 +74,7 @@ def of_activation(architecture: str, number: int) -> Truth:
             f"{mlp}.experts.act_fn:out",
         )  # which is called once for each expert in use
         return Truth(f"{mlp}.experts.act_fn", right, (f"{mlp}.experts.act_fn*:out", f"{mlp}:out"))
-    return leaves(
-        f"{mlp}.{'act' if architecture == 'gpt2' else 'act_fn'}", f"{part(architecture, number, 'down')}:in"
-    )
+    return leaves(f"{mlp}.{'act' if architecture == 'gpt2' else 'act_fn'}", f"{part(architecture, number, 'down')}:in")
 
 
 def after_attention(architecture: str, number: int) -> Truth:
@@ -185,9 +183,7 @@ class Bed:
 
         def make(shop: Any, name: str) -> Sides:
             changed = shop.changed(name, architecture, change)
-            return Sides(
-                f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager"
-            )
+            return Sides(f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager")
 
         self.add(cause, architecture, dtype, "torch", "folder", layer, truth, make, **more)
 
@@ -197,13 +193,9 @@ class Bed:
 
         def make(shop: Any, name: str) -> Sides:
             changed = shop.configured(name, architecture, **settings)
-            return Sides(
-                f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager"
-            )
+            return Sides(f"hf:{shop.healthy(architecture)}", f"hf:{changed}?dtype={DTYPES[dtype]}&attention=eager")
 
-        self.add(
-            cause, architecture, dtype, "torch", "folder", layer, truth, make, told=str(settings), **more
-        )
+        self.add(cause, architecture, dtype, "torch", "folder", layer, truth, make, told=str(settings), **more)
 
     def same_folder(self, cause: str, architecture: str, dtype: str, layer: int, truth: Truth, change: Callable[[Any], None],
                     **more: Any) -> None:  # fmt: skip
@@ -228,9 +220,7 @@ class Bed:
                 patch(loaded if layer is None else layer_of(loaded, layer))
                 return loaded
 
-            return Sides(
-                f"hf:{source}", str(shop.captured(name, model, question, shop.tokens(source, question)))
-            )
+            return Sides(f"hf:{source}", str(shop.captured(name, model, question, shop.tokens(source, question))))
 
         self.add(cause, architecture, dtype, "torch", "capture", layer, truth, make, **more)
 

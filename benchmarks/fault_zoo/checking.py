@@ -44,9 +44,7 @@ class Opened:
         self.scratch = Path(tempfile.mkdtemp(prefix="zoo-"))
         self.known: dict[tuple[str, str], Any] = {}
 
-    def side(
-        self, text: str, question: Question, forced: list[list[int]] | None, *, keep: bool = False
-    ) -> Any:
+    def side(self, text: str, question: Question, forced: list[list[int]] | None, *, keep: bool = False) -> Any:
         from trtdx.compare.sides.side import ComparisonQuestion as Asked
         from trtdx.compare.sides.side import open_side, parse_side
         from trtdx.host import RealHost
@@ -160,9 +158,7 @@ def measured(opened: Opened, fault: Fault) -> dict[str, Any]:
     shown = {name: off[name] for name in truth.right if name in off} or off
     honest_run = _honest(opened, fault, sides.reference, forced) or reference
     honest = errors_at(reference.capture, honest_run.capture, names, steps, first)
-    alone = errors_at(
-        honest_run.capture, candidate.capture, names, steps, first
-    )  # by the fault, not by rounding
+    alone = errors_at(honest_run.capture, candidate.capture, names, steps, first)  # by the fault, not by rounding
     floor = NEVER_LESS[fault.dtype]
 
     def ratio(name: str) -> float:
@@ -184,9 +180,7 @@ def _honest(opened: Opened, fault: Fault, text: str, forced: Any) -> Any:
     if not text.startswith("hf:"):
         return None
     if fault.dtype == "int8":
-        path = opened.shop.operated(
-            f"{fault.architecture}-int8", opened.shop.onnx(fault.architecture), weights_in_int8
-        )
+        path = opened.shop.operated(f"{fault.architecture}-int8", opened.shop.onnx(fault.architecture), weights_in_int8)
         return opened.side(f"onnx:{path}", fault.question, forced, keep=True)
     dtype = DTYPES.get(fault.dtype, "float32")
     return opened.side(f"{text}?dtype={dtype}&attention=eager", fault.question, forced, keep=True)
@@ -202,8 +196,7 @@ def early(honest: Any, candidate: Any, fault: Fault) -> dict[str, float]:
     least = (
         0.0
         if exact
-        else 0.5
-        * max(errors_at(honest, candidate, truth.right, steps, truth.first_step).values(), default=0.0)
+        else 0.5 * max(errors_at(honest, candidate, truth.right, steps, truth.first_step).values(), default=0.0)
     )
     found: dict[str, float] = {}
     for step in range(steps):

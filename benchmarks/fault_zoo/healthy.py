@@ -150,17 +150,13 @@ class Orchard:
             return Sides(f"{reference}:{path}", f"{candidate}:{path}{options}")
 
         engine = {"onnx": "onnxruntime", "trt": "tensorrt"}[candidate]
-        self.add(
-            "quantised", architecture, "int8", engine, make, told=f"{reference}{options.partition('=')[2]}"
-        )
+        self.add("quantised", architecture, "int8", engine, make, told=f"{reference}{options.partition('=')[2]}")
 
     def one_layer_in_integers(self, architecture: str, path: str) -> None:
         """A linear layer computed in 8 bits by ONNX Runtime: right where the processor does it exactly."""
 
         def make(shop: Any, name: str) -> Sides:
-            made = shop.operated(
-                name, shop.onnx(architecture), lambda model: quantised.computed_in_int8(model, path)
-            )
+            made = shop.operated(name, shop.onnx(architecture), lambda model: quantised.computed_in_int8(model, path))
             return Sides(f"hf:{shop.healthy(architecture)}", f"onnx:{made}")
 
         self.add("quantised", architecture, "int8", "onnxruntime", make, told="integers", needs=EXACT)

@@ -37,9 +37,7 @@ def rewritten(source: Path, folder: Path, change: Any) -> None:
 
     with Capture(source) as capture:
         header = capture.header
-        copied = CaptureHeader(
-            run=header.run, engine=header.engine, selector=header.selector, details=header.details
-        )
+        copied = CaptureHeader(run=header.run, engine=header.engine, selector=header.selector, details=header.details)
         with CaptureWriter(folder, copied, parquet=False) as writer:
             notes = {note.step: note.data for note in capture.notes()}
             for step, records in _steps(capture).items():
@@ -71,9 +69,9 @@ def fused(records: list[Any], values: Any) -> Any:
 def packed(records: list[Any], values: Any) -> Any:
     """Rows of padding are not there, and all sequences lie one after the other: [tokens, ...]."""
     ids = next(values(record) for record in records if record.name == "input_ids")
-    mask = next(values(record) for record in records if record.name == "attention_mask")[
-        :, -ids.shape[1] :
-    ].astype(bool)
+    mask = next(values(record) for record in records if record.name == "attention_mask")[:, -ids.shape[1] :].astype(
+        bool
+    )
     for record in records:
         array = values(record)
         if record.name in ("prompt", "prompt_mask", "input_ids", "attention_mask", "position_ids"):
@@ -140,10 +138,7 @@ def _at_stage(record: Any, rank: int, size: int, *, local: bool) -> Any:
     """Return where a stage has a record; nothing if another stage has it."""
     before, number = _layer(record.name)
     if number < 0:
-        last = (
-            record.place.path.startswith(("model.norm", "lm_head", "transformer.ln_f"))
-            or "logits" in record.name
-        )
+        last = record.place.path.startswith(("model.norm", "lm_head", "transformer.ln_f")) or "logits" in record.name
         return None if record.place.path and last != bool(rank) else record.place
     if number // size != rank:
         return None

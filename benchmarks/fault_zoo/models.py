@@ -64,9 +64,7 @@ class Architecture(NamedTuple):
 
 
 def llama() -> Any:
-    return transformers.LlamaConfig(
-        num_hidden_layers=6, tie_word_embeddings=False, rms_norm_eps=1e-5, **ROTARY
-    )
+    return transformers.LlamaConfig(num_hidden_layers=6, tie_word_embeddings=False, rms_norm_eps=1e-5, **ROTARY)
 
 
 def gpt2() -> Any:
@@ -122,9 +120,7 @@ ARCHITECTURES = {
         Architecture("qwen2", qwen2, 4),
         Architecture("gemma2", gemma2, 4, Names(before_mlp="pre_feedforward_layernorm")),
         Architecture("mixtral", mixtral, 4, Names(gate="gate", up="experts", down="experts")),
-        Architecture(
-            "deepseek", deepseek, 4, Names(query="q_b_proj", key="kv_a_proj_with_mqa", value="kv_b_proj")
-        ),
+        Architecture("deepseek", deepseek, 4, Names(query="q_b_proj", key="kv_a_proj_with_mqa", value="kv_b_proj")),
     )
 }
 
@@ -144,9 +140,7 @@ def made(name: str) -> Any:
     return model
 
 
-def _values(
-    path: str, parameter: torch.Tensor, generator: torch.Generator, *, plus_one: bool
-) -> torch.Tensor:
+def _values(path: str, parameter: torch.Tensor, generator: torch.Generator, *, plus_one: bool) -> torch.Tensor:
     noise = torch.randn(parameter.shape, generator=generator)
     if path.endswith("bias"):
         return 0.3 * noise
@@ -158,9 +152,7 @@ def _values(
         noise[:, torch.randperm(noise.shape[1], generator=generator)[:2]] *= 4 if "wpe" not in path else 1
         return noise * (0.5 if "wpe" in path else 1.0 if not plus_one else 0.125)
     fan_in = parameter.shape[0] if _is_conv1d(path) else parameter.shape[-1]
-    rows = (
-        0.3 * torch.randn(noise.shape[:-1], generator=generator)
-    ).exp()  # channels are not all of one size
+    rows = (0.3 * torch.randn(noise.shape[:-1], generator=generator)).exp()  # channels are not all of one size
     return noise * rows.unsqueeze(-1) / fan_in**0.5
 
 

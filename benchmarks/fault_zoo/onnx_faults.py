@@ -106,9 +106,7 @@ def linear(model: Any, scope: str, change: Callable[[Any], Any]) -> None:
 def linear_bias(model: Any, scope: str, factor: float) -> None:
     for node in nodes_in(model, scope):
         if node.op_type == "Gemm":
-            node.replace_input_with(
-                2, constant(model, array_of(node.inputs[2]) * factor, like=node.inputs[2])
-            )
+            node.replace_input_with(2, constant(model, array_of(node.inputs[2]) * factor, like=node.inputs[2]))
             return
         if node.op_type == "Add":
             with_constant(model, node, lambda bias: bias * factor)
@@ -128,9 +126,7 @@ def epsilon(model: Any, scope: str, value: float) -> None:
         if node.op_type == "LayerNormalization":
             node.attributes["epsilon"] = ir.AttrFloat32("epsilon", value)
             return
-        if node.op_type == "Add" and any(
-            is_constant(each) and array_of(each).size == 1 for each in node.inputs
-        ):
+        if node.op_type == "Add" and any(is_constant(each) and array_of(each).size == 1 for each in node.inputs):
             with_constant(model, node, lambda old: np.full_like(old, value))
             return
     raise LookupError(f"{scope} has no epsilon")
@@ -141,9 +137,7 @@ def norm_weight(model: Any, scope: str, change: Callable[[Any], Any]) -> None:
         if node.op_type == "LayerNormalization":
             node.replace_input_with(1, constant(model, change(array_of(node.inputs[1])), like=node.inputs[1]))
             return
-        if node.op_type == "Mul" and any(
-            is_constant(each) and array_of(each).size > 1 for each in node.inputs
-        ):
+        if node.op_type == "Mul" and any(is_constant(each) and array_of(each).size > 1 for each in node.inputs):
             with_constant(model, node, change)
             return
     raise LookupError(f"{scope} has no weight")
@@ -358,6 +352,4 @@ def noisy(model: Any, scope: str, share: float) -> None:
 def linear_rows(model: Any, scope: str, by: int) -> None:
     """The rows of an embedding are moved."""
     gather = nodes_in(model, scope, "Gather")[0]
-    gather.replace_input_with(
-        0, constant(model, np.roll(array_of(gather.inputs[0]), by, 0), like=gather.inputs[0])
-    )
+    gather.replace_input_with(0, constant(model, np.roll(array_of(gather.inputs[0]), by, 0), like=gather.inputs[0]))

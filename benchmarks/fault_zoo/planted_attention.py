@@ -47,9 +47,7 @@ def positions(bed: Bed) -> None:
         every=True,
     )
     linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": pick(2.0, 4.0)}
-    bed.config(
-        "rope-scaling", "llama", "bf16", None, of_rotary("llama"), {"rope_parameters": linear}, every=True
-    )
+    bed.config("rope-scaling", "llama", "bf16", None, of_rotary("llama"), {"rope_parameters": linear}, every=True)
     bed.config(
         "rope-interleaved",
         "deepseek",

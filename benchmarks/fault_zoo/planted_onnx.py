@@ -211,9 +211,7 @@ def weights(bed: Bed) -> None:
     ):
         n = at(architecture, depth)
         path = part(architecture, n, role)
-        truth = leaves(
-            path, f"{path.rpartition('.')[0]}.dropout:*", f"{path.rpartition('.')[0]}.resid_dropout:*"
-        )
+        truth = leaves(path, f"{path.rpartition('.')[0]}.dropout:*", f"{path.rpartition('.')[0]}.resid_dropout:*")
         bed.onnx(
             cause,
             architecture,

@@ -198,11 +198,7 @@ def weights(bed: Bed) -> None:
         # Halves of a module of two heads exchanged are two heads exchanged: either word is right.
         two_heads = cause == "shard-order" and role == "value"
         causes = (
-            (cause, "shard-order")
-            if cause == "heads-permuted"
-            else (cause, "heads-permuted")
-            if two_heads
-            else cause
+            (cause, "shard-order") if cause == "heads-permuted" else (cause, "heads-permuted") if two_heads else cause
         )
         bed.folder(causes, architecture, dtype, n, leaves(path), wrong.weights_at(path, change), told=role)
 
@@ -218,9 +214,7 @@ def biases(bed: Bed) -> None:
     for cause, architecture, dtype, depth, role, factor in rows:
         n = at(architecture, depth)
         path = part(architecture, n, role)
-        truth = leaves(
-            path, f"{path.rpartition('.')[0]}.dropout:*", f"{path.rpartition('.')[0]}.resid_dropout:*"
-        )
+        truth = leaves(path, f"{path.rpartition('.')[0]}.dropout:*", f"{path.rpartition('.')[0]}.resid_dropout:*")
         bed.folder(
             cause,
             architecture,
@@ -319,9 +313,7 @@ def precision(bed: Bed) -> None:
     )
     m = at("gemma2", "last")
     tiny = part("gemma2", m, "down")
-    truth = leaves(tiny)._replace(
-        right=(f"{tiny}:in",), also=(f"{tiny}:out", f"{part('gemma2', m, 'mlp')}:out")
-    )
+    truth = leaves(tiny)._replace(right=(f"{tiny}:in",), also=(f"{tiny}:out", f"{part('gemma2', m, 'mlp')}:out"))
     bed.same_folder(
         "underflow",
         "gemma2",
@@ -356,9 +348,7 @@ def others(bed: Bed) -> None:
                lambda model: wrong.experts_moved(model.get_submodule(experts), order))  # fmt: skip
     first = part("mixtral", 0, "mlp")
     routed = leaves(first)._replace(also=(f"{first}.gate:out*", f"{first}.experts:*", f"{first}:out"))
-    bed.config(
-        "expert-routing", "mixtral", "fp32", 0, routed, {"num_experts_per_tok": pick(1, 3)}, every=True
-    )
+    bed.config("expert-routing", "mixtral", "fp32", 0, routed, {"num_experts_per_tok": pick(1, 3)}, every=True)
     for architecture, dtype, depth, role in (
         ("qwen2", "bf16", "last", "up"),
         ("llama", "fp32", "first", "value"),
@@ -397,12 +387,8 @@ def _backend(bed: Bed) -> None:
 
     def make(shop: Any, name: str) -> Any:
         forced = shop.tokens(shop.healthy("llama"), bed.question)
-        good = shop.captured(
-            f"{bed.variant}-int8-exact", lambda: model(shop, saturate=False), bed.question, forced
-        )
-        return Sides(
-            str(good), str(shop.captured(name, lambda: model(shop, saturate=True), bed.question, forced))
-        )
+        good = shop.captured(f"{bed.variant}-int8-exact", lambda: model(shop, saturate=False), bed.question, forced)
+        return Sides(str(good), str(shop.captured(name, lambda: model(shop, saturate=True), bed.question, forced)))
 
     bed.add(
         "int8-backend-saturation",

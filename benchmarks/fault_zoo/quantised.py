@@ -28,9 +28,7 @@ def weights_in_int8(model: Any, *, per_tensor: tuple[str, ...] = (), scale: dict
             continue
         scope, values = scope_of(node), array_of(weight)
         axis = 1  # both are [inputs, outputs] here
-        step = (
-            np.abs(values).max(keepdims=True) if scope in per_tensor else np.abs(values).max(0, keepdims=True)
-        )
+        step = np.abs(values).max(keepdims=True) if scope in per_tensor else np.abs(values).max(0, keepdims=True)
         step = step / 127
         codes = np.clip(np.round(values / step), -127, 127).astype(np.int8)
         step = (step * (scale or {}).get(scope, 1.0)).astype(values.dtype)
@@ -64,9 +62,7 @@ def one_channel_large(model: Any, up: str, down: str, channel: int, factor: floa
     linear(model, down, shrunk)
 
 
-def activations_in_int8(
-    model: Any, ranges: dict[str, float], *, scale: dict[str, float] | None = None
-) -> None:
+def activations_in_int8(model: Any, ranges: dict[str, float], *, scale: dict[str, float] | None = None) -> None:
     """Put what enters linear layers through int8; the largest values are given, and factors for wrong ones."""
     for node in list(model.graph):
         scope = scope_of(node)
@@ -95,9 +91,7 @@ def computed_in_int8(model: Any, scope: str) -> None:
     made = [small, whole, wide, both, result]
     if len(node.inputs) > 2:
         made.append(ir.node("Add", [result.outputs[0], node.inputs[2]]))
-    kinds = [ir.DataType.UINT8, ir.DataType.FLOAT, ir.DataType.UINT8, ir.DataType.INT32] + [
-        ir.DataType.FLOAT
-    ] * 4
+    kinds = [ir.DataType.UINT8, ir.DataType.FLOAT, ir.DataType.UINT8, ir.DataType.INT32] + [ir.DataType.FLOAT] * 4
     for value, kind in zip((value for each in made for value in each.outputs), kinds, strict=False):
         value.type = ir.TensorType(kind)
     in_place_of(model, node, made)

@@ -104,9 +104,7 @@ def as_layer_norm(norm: Any) -> None:
 
     def forward(self: Any, x: Any) -> Any:
         wide = x.float()
-        wide = functional.layer_norm(
-            wide, wide.shape[-1:], eps=getattr(self, "variance_epsilon", None) or self.eps
-        )
+        wide = functional.layer_norm(wide, wide.shape[-1:], eps=getattr(self, "variance_epsilon", None) or self.eps)
         return (_weight_of(self).float() * wide).to(x.dtype)
 
     _forward(norm, forward)

@@ -122,9 +122,7 @@ class Workshop:
             from trtdx.engines.torch.engine import TorchEngine
 
             with TorchEngine(folder, threads=1, attention="eager") as engine:
-                steps = [
-                    step.tokens.tolist() for step in generate_tokens(engine, question.rows(), question.steps)
-                ]
+                steps = [step.tokens.tolist() for step in generate_tokens(engine, question.rows(), question.steps)]
             path.write_text(json.dumps(steps))
 
         return json.loads(self.once(key, make).read_text())

@@ -52,24 +52,15 @@ def open_products(mirrors: Path) -> Products:
         if folder.is_dir():
             mirror = Mirror(folder)
             trees = list_releases(mirror, source.prefix, source.first, pre=source.pre)
-            trees += [
-                Tree(mirror, commit, release)
-                for commit, release in source.untagged
-                if mirror.has_commit(commit)
-            ]
+            trees += [Tree(mirror, commit, release) for commit, release in source.untagged if mirror.has_commit(commit)]
             products[name] = trees
     return products
 
 
 def write_releases(products: Products, path: Path) -> None:
-    entries = [
-        {"product": name, "releases": [tree.release for tree in trees]} for name, trees in products.items()
-    ]
+    entries = [{"product": name, "releases": [tree.release for tree in trees]} for name, trees in products.items()]
     hand = tomllib.loads(BY_HAND.read_text("utf-8"))
-    entries += [
-        {"product": name, "source": table["source"], "releases": []}
-        for name, table in hand["product"].items()
-    ]
+    entries += [{"product": name, "source": table["source"], "releases": []} for name, table in hand["product"].items()]
     write_entries(path, entries)
 
 
@@ -132,9 +123,7 @@ def write_options(products: Products, path: Path) -> int:
 
 def write_fields(products: Products, path: Path) -> int:
     folded = _fold_product(products.get(TENSORRT_LLM, []), tensorrt_llm.collect_config_fields)
-    entries = [
-        {"owner": owner, "field": name, "eras": eras} for (owner, name), eras in sorted(folded.items())
-    ]
+    entries = [{"owner": owner, "field": name, "eras": eras} for (owner, name), eras in sorted(folded.items())]
     write_entries(path, entries)
     return len(entries)
 
@@ -143,11 +132,7 @@ def write_variables(products: Products, path: Path) -> int:
     entries = []
     by_hand = tomllib.loads(BY_HAND.read_text("utf-8"))["variable"]
     for product, trees in products.items():
-        collect = (
-            tensorrt_llm.collect_variables
-            if product == TENSORRT_LLM
-            else other_products.VARIABLES.get(product)
-        )
+        collect = tensorrt_llm.collect_variables if product == TENSORRT_LLM else other_products.VARIABLES.get(product)
         if collect is None:
             continue
         readings = {tree.release: collect(tree) for tree in trees}
@@ -181,9 +166,7 @@ def _is_example(path: str) -> bool:
 def write_paths(products: Products, path: Path) -> int:
     entries = []
     for product in (TENSORRT_LLM, "tensorrtllm_backend"):
-        collect = (
-            tensorrt_llm.collect_paths if product == TENSORRT_LLM else other_products.collect_backend_paths
-        )
+        collect = tensorrt_llm.collect_paths if product == TENSORRT_LLM else other_products.collect_backend_paths
         folded = _fold_product(products.get(product, []), collect)
         entries += [{"path": name, **_owner(product), "eras": eras} for name, eras in sorted(folded.items())]
     write_entries(path, entries)
@@ -192,9 +175,7 @@ def write_paths(products: Products, path: Path) -> int:
 
 def write_requirements(products: Products, path: Path) -> int:
     folded = _fold_product(products.get(TENSORRT_LLM, []), tensorrt_llm.collect_requirements)
-    entries = [
-        {"package": package, "file": file, "eras": eras} for (file, package), eras in sorted(folded.items())
-    ]
+    entries = [{"package": package, "file": file, "eras": eras} for (file, package), eras in sorted(folded.items())]
     write_entries(path, entries)
     return len(entries)
 

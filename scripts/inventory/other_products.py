@@ -117,9 +117,7 @@ def collect_hub_variables(tree: Tree) -> dict[str, Facts]:
 
 def collect_triton_variables(tree: Tree) -> dict[str, Facts]:
     readings = variables.collect_variables(tree, ("src/*.cc", "src/*.h"), NO_SKIP)
-    return {
-        name: facts for name, facts in readings.items() if name.startswith(("TRITON", "AIP_", "SAGEMAKER"))
-    }
+    return {name: facts for name, facts in readings.items() if name.startswith(("TRITON", "AIP_", "SAGEMAKER"))}
 
 
 FLAGS: dict[str, Callable[[Tree], dict[FlagKey, Facts]]] = {

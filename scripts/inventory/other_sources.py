@@ -27,10 +27,7 @@ TRITON_TYPES = {"None": "flag", "Bool": "bool", "Float": "float", "Int": "int", 
 
 
 def read_triton_flags(source: str) -> Flags:
-    return {
-        f"--{name}": {"type": TRITON_TYPES.get(kind, "str")}
-        for name, kind, _ in TRITON_OPTION.findall(source)
-    }
+    return {f"--{name}": {"type": TRITON_TYPES.get(kind, "str")} for name, kind, _ in TRITON_OPTION.findall(source)}
 
 
 CXXOPT = re.compile(
@@ -55,9 +52,7 @@ def _cpp_type(kind: str) -> str:
     return "float" if kind in ("float", "double") else "str"
 
 
-ORTE_OPTION = re.compile(
-    r"""\{\s*(?:NULL|"[^"]*"),\s*'(\\0|.)',\s*(?:NULL|"([^"]*)"),\s*(?:NULL|"([^"]*)"),\s*(\d+)"""
-)
+ORTE_OPTION = re.compile(r"""\{\s*(?:NULL|"[^"]*"),\s*'(\\0|.)',\s*(?:NULL|"([^"]*)"),\s*(?:NULL|"([^"]*)"),\s*(\d+)""")
 
 
 def read_orte_flags(source: str) -> Flags:

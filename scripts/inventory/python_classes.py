@@ -27,9 +27,7 @@ PLAIN = {
 }  # fmt: skip
 LEAST = {"PositiveInt": 1, "NonNegativeInt": 0}
 TRANSPARENT = ("Optional", "Annotated", "ClassVar", "Final", "SerializeAsAny")
-ON_ITS_OWN = (
-    "BuildConfig",
-)  # classes whose fields are listed under the class, not under each key that takes one
+ON_ITS_OWN = ("BuildConfig",)  # classes whose fields are listed under the class, not under each key that takes one
 DISCRIMINATORS = ("decoding_type", "algorithm")  # choose one of several models, as class constants up to 1.2
 NOT_FIELDS = ("model_config", "Config")
 ROOT_CLASSES = ("BaseModel", "StrictBaseModel", "BaseSettings", "object", "ABC", "PybindMirror", "Enum")
@@ -52,9 +50,7 @@ class FieldFacts(NamedTuple):
     models: tuple[tuple[SourceModule, ast.ClassDef], ...]
 
 
-def read_annotation(
-    sources: Sources, module: SourceModule, node: ast.AST | None, depth: int = 0
-) -> TypeFacts:
+def read_annotation(sources: Sources, module: SourceModule, node: ast.AST | None, depth: int = 0) -> TypeFacts:
     """Return what a type annotation says; names are followed to aliases, enumerations and models."""
     if node is None or depth > 10:
         return TypeFacts(frozenset({"any"}))
@@ -206,9 +202,7 @@ def _factory_default(factory: ast.expr) -> ast.expr | None:
     return None
 
 
-def _add_field_default(
-    facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None
-) -> None:
+def _add_field_default(facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None) -> None:
     value = sources.evaluate(module, node)
     if isinstance(node, ast.Call) and facts["type"] == "table":
         return  # a section made of its own defaults
@@ -233,9 +227,7 @@ def _least_value(
     return types.least
 
 
-def _field_names(
-    sources: Sources, module: SourceModule, name: str, keywords: dict[str, ast.expr]
-) -> tuple[str, ...]:
+def _field_names(sources: Sources, module: SourceModule, name: str, keywords: dict[str, ast.expr]) -> tuple[str, ...]:
     """Return the keys that set a field; an alias replaces its name, choices of aliases stand beside each other."""
     choices = keywords.get("validation_alias")
     if isinstance(choices, ast.Call):
@@ -289,9 +281,7 @@ def collect_options(
     return options
 
 
-def merge_options(
-    left: dict[str, dict[str, Any]], right: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, Any]]:
+def merge_options(left: dict[str, dict[str, Any]], right: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the keys of two alternatives together: values of both, a default only where both have the same."""
     merged = dict(left)
     for name, facts in right.items():

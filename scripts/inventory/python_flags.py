@@ -34,9 +34,7 @@ def collect_script_flags(sources: Sources, path: str, tool: str) -> dict[FlagKey
     module = sources.open_module(path)
     flags: dict[FlagKey, dict[str, Any]] = {}
     for owner, call, subcommand in _argparse_calls(sources, module):
-        flags |= {
-            FlagKey(tool, subcommand, name): facts for name, facts in _read_argument(sources, owner, call)
-        }
+        flags |= {FlagKey(tool, subcommand, name): facts for name, facts in _read_argument(sources, owner, call)}
     return flags | collect_click_flags(sources, [path], tool)
 
 
@@ -57,18 +55,14 @@ def _subparser_names(sources: Sources, module: SourceModule) -> dict[str, str]:
     names = {}
     for node in module.walk():
         match node:
-            case ast.Assign(
-                targets=[target], value=ast.Call(func=ast.Attribute(attr="add_parser"), args=[name, *_])
-            ):
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Attribute(attr="add_parser"), args=[name, *_])):
                 subcommand = sources.evaluate(module, name)
                 if isinstance(subcommand, str):
                     names[base_name(target)] = subcommand
     return names
 
 
-def _calls_of_helper(
-    sources: Sources, module: SourceModule, name: str
-) -> Iterator[tuple[SourceModule, ast.Call, str]]:
+def _calls_of_helper(sources: Sources, module: SourceModule, name: str) -> Iterator[tuple[SourceModule, ast.Call, str]]:
     hit = sources.find_name(module, name)
     if hit is None or hit[0] is module or not isinstance(hit[1], ast.FunctionDef):
         return  # a function of the same file is walked anyway
@@ -77,9 +71,7 @@ def _calls_of_helper(
             yield hit[0], node, ""
 
 
-def _read_argument(
-    sources: Sources, module: SourceModule, call: ast.Call
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_argument(sources: Sources, module: SourceModule, call: ast.Call) -> Iterator[tuple[str, dict[str, Any]]]:
     values = [sources.evaluate(module, item) for item in call.args]
     names = [name for name in values if isinstance(name, str) and name.startswith("-")]
     keywords = {item.arg: item.value for item in call.keywords if item.arg}
@@ -101,16 +93,15 @@ def _argument_facts(sources: Sources, module: SourceModule, keywords: dict[str, 
         "count",
     )
     optional_switch = base_name(keywords.get("action", ast.Pass())) == "BooleanOptionalAction"
-    facts: dict[str, Any] = {
-        "type": "flag" if switch or optional_switch else _argument_type(keywords.get("type"))
-    }
+    facts: dict[str, Any] = {"type": "flag" if switch or optional_switch else _argument_type(keywords.get("type"))}
     _add_default(facts, sources, module, keywords.get("default"))
     if action == "store_false":
         facts["means"] = False
     _add_values(facts, sources.evaluate(module, keywords.get("choices")))
-    if (
-        "nargs" in keywords and sources.evaluate(module, keywords["nargs"]) in ("*", "+", COMPUTED)
-    ) or action in ("append", "extend"):
+    if ("nargs" in keywords and sources.evaluate(module, keywords["nargs"]) in ("*", "+", COMPUTED)) or action in (
+        "append",
+        "extend",
+    ):
         facts["many"] = True
     if sources.evaluate(module, keywords.get("required")) is True:
         facts["required"] = True
@@ -124,9 +115,7 @@ def _argument_type(node: ast.expr | None) -> str:
     return name if name in SIMPLE_TYPES else "str"
 
 
-def _add_default(
-    facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None
-) -> None:
+def _add_default(facts: dict[str, Any], sources: Sources, module: SourceModule, node: ast.expr | None) -> None:
     if node is None:
         return
     value = sources.evaluate(module, node)
@@ -189,9 +178,7 @@ def _command_flags(
     return flags
 
 
-def _subcommand_name(
-    sources: Sources, module: SourceModule, function: ast.FunctionDef, tool: str
-) -> str | None:
+def _subcommand_name(sources: Sources, module: SourceModule, function: ast.FunctionDef, tool: str) -> str | None:
     """Return the name of the command a function is, "" for the program itself, None for other functions."""
     for decorator in function.decorator_list:
         kind = base_name(decorator)
@@ -221,16 +208,12 @@ def _option_calls(
                     yield hit[0], node
 
 
-def _read_option(
-    sources: Sources, module: SourceModule, call: ast.Call
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_option(sources: Sources, module: SourceModule, call: ast.Call) -> Iterator[tuple[str, dict[str, Any]]]:
     keywords = {item.arg: item.value for item in call.keywords if item.arg}
     declarations = [sources.evaluate(module, item) for item in call.args]
     spellings = [text for text in declarations if isinstance(text, str) and text.startswith("-")]
     names = [name.strip() for text in spellings for name in text.split("/")]
-    switch = sources.evaluate(module, keywords.get("is_flag")) is True or any(
-        "/" in text for text in spellings
-    )
+    switch = sources.evaluate(module, keywords.get("is_flag")) is True or any("/" in text for text in spellings)
     facts: dict[str, Any] = {"type": "flag" if switch else _option_type(sources, module, keywords)}
     _add_default(facts, sources, module, keywords.get("default"))
     _add_values(facts, _option_values(sources, module, keywords.get("type")))
@@ -257,10 +240,6 @@ def _option_values(sources: Sources, module: SourceModule, node: ast.expr | None
         values = sources.evaluate(module, node.args[0])
         if isinstance(values, list) and len(node.args) > 1:  # ChoiceWithAlias
             others = sources.evaluate(module, node.args[1])
-            values = (
-                values + [name for name in others if name not in values]
-                if isinstance(others, dict)
-                else values
-            )
+            values = values + [name for name in others if name not in values] if isinstance(others, dict) else values
         return values
     return COMPUTED

@@ -107,9 +107,7 @@ class Sources:
             self._modules[path] = SourceModule(self.tree, path)
         return self._modules[path]
 
-    def find_name(
-        self, module: SourceModule, name: str, depth: int = 0
-    ) -> tuple[SourceModule, ast.AST] | None:
+    def find_name(self, module: SourceModule, name: str, depth: int = 0) -> tuple[SourceModule, ast.AST] | None:
         """Return where a name is defined and its definition; imports are followed."""
         if name in module.names:
             return module, module.names[name]
@@ -159,9 +157,7 @@ class Sources:
         keys = [self.evaluate(module, key, depth) for key in node.keys]
         if COMPUTED in keys:
             return COMPUTED
-        return {
-            key: self.evaluate(module, value, depth) for key, value in zip(keys, node.values, strict=True)
-        }
+        return {key: self.evaluate(module, value, depth) for key, value in zip(keys, node.values, strict=True)}
 
     def _evaluate_unaryop(self, module: SourceModule, node: ast.UnaryOp, depth: int) -> Any:
         value = self.evaluate(module, node.operand, depth)

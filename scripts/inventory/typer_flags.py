@@ -69,9 +69,7 @@ def _find_option(
 ) -> tuple[SourceModule, ast.expr, ast.Call] | None:
     """Return an `Annotated[type, typer.Option(...)]`, also behind a name."""
     match annotation:
-        case ast.Subscript(value=owner, slice=ast.Tuple(elts=[kind, *rest])) if (
-            base_name(owner) == "Annotated"
-        ):
+        case ast.Subscript(value=owner, slice=ast.Tuple(elts=[kind, *rest])) if base_name(owner) == "Annotated":
             options = [item for item in rest if isinstance(item, ast.Call) and base_name(item) == "Option"]
             return (module, kind, options[0]) if options else None
         case ast.Name(id=name):

@@ -19,9 +19,7 @@ OWN_NAME = re.compile(r"(?:TLLM|TRTLLM|TRT_LLM)_[A-Z0-9_]+")
 Reading = tuple[str, dict[str, Any]]  # the name, and what this place tells of it
 
 
-def collect_variables(
-    tree: Tree, patterns: Iterable[str], skip: re.Pattern[str]
-) -> dict[str, dict[str, Any]]:
+def collect_variables(tree: Tree, patterns: Iterable[str], skip: re.Pattern[str]) -> dict[str, dict[str, Any]]:
     """Return the variables that a release's files read: type, values, default and the files ("places")."""
     variables: dict[str, dict[str, Any]] = {}
     for path in tree.find_paths(*patterns):
@@ -103,15 +101,11 @@ def _variable_read(node: ast.AST, constants: dict[str, str]) -> str:
     match node:
         case ast.Subscript(value=owner, slice=key, ctx=ast.Load()) if base_name(owner) == "environ":
             return _text(key, constants)
-        case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[owner]) if (
-            base_name(owner) == "environ"
-        ):
+        case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[owner]) if base_name(owner) == "environ":
             return _text(key, constants)
         case ast.Call(func=function, args=[key, *_]) if _reads_environment(function):
             return _text(key, constants)
-        case ast.Call(func=ast.Name(id=helper), args=[ast.Constant(value=str(text)), *_]) if (
-            OWN_NAME.fullmatch(text)
-        ):
+        case ast.Call(func=ast.Name(id=helper), args=[ast.Constant(value=str(text)), *_]) if OWN_NAME.fullmatch(text):
             return (
                 "" if helper.startswith(("set", "put", "unset")) else text
             )  # a helper of their own, such as is_trace_enabled("TLLM_TRACE_EXECUTOR_LOOP")
@@ -140,9 +134,7 @@ def _reading_facts(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> dict[str, 
     if isinstance(node, ast.Call):
         defaults = [item.value for item in node.args[1:2] if isinstance(item, ast.Constant)]
         defaults += [
-            item.value.value
-            for item in node.keywords
-            if item.arg == "default" and isinstance(item.value, ast.Constant)
+            item.value.value for item in node.keywords if item.arg == "default" and isinstance(item.value, ast.Constant)
         ]
         if defaults and isinstance(defaults[0], (str, int, float, bool)):
             facts["default"] = str(defaults[0])
@@ -158,9 +150,7 @@ def _reading_facts(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> dict[str, 
             other is not node
         ):
             values = [
-                item.value
-                for item in ast.walk(other)
-                if isinstance(item, ast.Constant) and isinstance(item.value, str)
+                item.value for item in ast.walk(other) if isinstance(item, ast.Constant) and isinstance(item.value, str)
             ]
             if values:
                 facts["values"] = values
@@ -199,9 +189,7 @@ NCCL_PARAMETER = re.compile(r'\bNCCL_PARAM\(\s*\w+\s*,\s*"(\w+)"\s*,\s*([^;]*?)\
 
 
 NCCL_NAMES = re.compile(r"(?:[Ee]nv\w*|Level)\(([^;()]*)")
-NCCL_DEFINITION = re.compile(
-    r"\bDEFINE_NCCL_PARAM\(\s*\w+\s*,\s*([^,]+?)\s*,\s*(NCCL_\w+)\s*,"
-)  # since 2.30.7
+NCCL_DEFINITION = re.compile(r"\bDEFINE_NCCL_PARAM\(\s*\w+\s*,\s*([^,]+?)\s*,\s*(NCCL_\w+)\s*,")  # since 2.30.7
 NCCL_TYPES = {"bool": "bool", "const char*": "str", "int": "int", "int64_t": "int"}
 QUOTED_NCCL_NAME = re.compile(r'"(NCCL_[A-Z0-9_]+)"')
 
@@ -211,9 +199,7 @@ def read_nccl_variables(text: str) -> list[Reading]:
     readings: dict[str, dict[str, Any]] = {}
     for name, default in NCCL_PARAMETER.findall(text):
         plain = default.strip()
-        readings[f"NCCL_{name}"] = {"type": "int"} | (
-            {"default": plain} if re.fullmatch(r"-?\d+", plain) else {}
-        )
+        readings[f"NCCL_{name}"] = {"type": "int"} | ({"default": plain} if re.fullmatch(r"-?\d+", plain) else {})
     for kind, name in NCCL_DEFINITION.findall(text):
         readings[name] = {"type": NCCL_TYPES[kind]} if kind in NCCL_TYPES else {}
     for arguments in NCCL_NAMES.findall(text):  # of ncclGetEnv, getenv and ncclGetLevel

@@ -137,17 +137,13 @@ def open_case(host: Host, path: str) -> Case:
         ) from err
     if RECORDS_FILE not in files:
         raise CaseError(f"{path} holds no {RECORDS_FILE}, so it is not a case")
-    return Case(
-        path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/"
-    )
+    return Case(path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/")
 
 
 def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, bytes]]:
     members = [member for member in archive.infolist() if not member.is_dir()]
     if len(members) > MAX_CASE_FILES or sum(member.file_size for member in members) > MAX_CASE_BYTES:
-        raise CaseError(
-            f"{path} claims more than a case may hold ({MAX_CASE_FILES} files, {MAX_CASE_BYTES >> 20} MiB)"
-        )
+        raise CaseError(f"{path} claims more than a case may hold ({MAX_CASE_FILES} files, {MAX_CASE_BYTES >> 20} MiB)")
     for member in members:
         parts = PurePosixPath(member.filename).parts
         if ".." in parts or member.filename.startswith("/"):

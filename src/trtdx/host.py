@@ -298,9 +298,7 @@ class RecordedHost:
         self._files[path] = self._files.get(path, b"") + data
 
     def run(self, argv: Sequence[str], *, timeout_s: float) -> CommandResult:
-        return self._commands.get(tuple(argv)) or CommandResult(
-            tuple(argv), None, problem="not in the recording"
-        )
+        return self._commands.get(tuple(argv)) or CommandResult(tuple(argv), None, problem="not in the recording")
 
     def environment(self) -> Mapping[str, str]:
         return dict(self._environment)

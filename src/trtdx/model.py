@@ -130,9 +130,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         rank = f", rank {self.rank}" if self.rank else ""
         tokens = (
-            f", {format_count(len(self.tokens), 'token')}: {abbreviate_list(self.tokens, 8)}"
-            if self.tokens
-            else ""
+            f", {format_count(len(self.tokens), 'token')}: {abbreviate_list(self.tokens, 8)}" if self.tokens else ""
         )
         return f"step {self.step}, {self.tensor}{rank}{tokens}"
 
@@ -228,8 +226,6 @@ class Report(msgspec.Struct, frozen=True):
 
 def headline_from_findings(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each severity, and the first of them."""
-    counts = [
-        (sum(finding.severity is severity for finding in findings), severity.value) for severity in Severity
-    ]
+    counts = [(sum(finding.severity is severity for finding in findings), severity.value) for severity in Severity]
     totals = ", ".join(format_count(count, name) for count, name in counts if count)
     return f"{totals}; first: {findings[0].code} {findings[0].message}"

@@ -77,9 +77,7 @@ def _missing_extra_error(packages: list[str], purpose: str) -> MissingExtraError
 
     verb = "is" if len(packages) == 1 else "are"
     extras = {EXTRAS[package] for package in packages if package not in SHARED_PACKAGES} or {"capture"}
-    return MissingExtraError(
-        f"{join_words(packages)} {verb} needed to {purpose}", fix=install_extras(*sorted(extras))
-    )
+    return MissingExtraError(f"{join_words(packages)} {verb} needed to {purpose}", fix=install_extras(*sorted(extras)))
 
 
 def is_installed(package: str) -> bool:

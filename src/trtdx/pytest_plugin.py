@@ -103,9 +103,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="where the cases of failing tests go; by default pytest's temporary folder",
     )
-    parser.addini(
-        "trtdx_golden_bytes", "values that the golden of a test keeps whole, in bytes", default="16384"
-    )
+    parser.addini("trtdx_golden_bytes", "values that the golden of a test keeps whole, in bytes", default="16384")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -156,9 +154,7 @@ def _describe_engines() -> str:
 
 
 @pytest.fixture
-def trtdx_dx(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Dx, None, None]:
+def trtdx_dx(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[Dx, None, None]:
     """The same as `dx`, for suites that have a `dx` of their own."""
     from trtdx.optional import import_optional
     from trtdx.testing.dx import Dx
@@ -300,9 +296,7 @@ def _make_new_folder(path: Path) -> bool:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(
-    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
-) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Look for goldens of tests that are no more, before -k and -m take tests away."""
     state = config.stash[STATE]
     narrowed = any("::" in argument for argument in config.args) or config.getoption("lf", False)
@@ -356,9 +350,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """Say what was compared or recorded, which goldens are stale, and which passed tests hold NaN."""
     state = config.stash[STATE]
     lines = list(state.ledger.lines()) if state.enabled else []

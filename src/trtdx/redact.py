@@ -143,6 +143,4 @@ def redact_hosts(text: str) -> str:
     text = _SHORT_IPV6.sub("[address]", text)
     text = _IPV4.sub("[address]", text)
     text = _IPV6.sub("[address]", text)
-    return _HOST.sub(
-        lambda match: match[0] if _PUBLIC.search(match["host"]) else f"{match['before']}[host]", text
-    )
+    return _HOST.sub(lambda match: match[0] if _PUBLIC.search(match["host"]) else f"{match['before']}[host]", text)

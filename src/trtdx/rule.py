@@ -81,9 +81,7 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     slug: str
     severity: Severity
     stage: Stage
-    area: Literal[
-        "install", "convert", "build", "config", "runtime", "memory", "multigpu", "accuracy", "performance"
-    ]
+    area: Literal["install", "convert", "build", "config", "runtime", "memory", "multigpu", "accuracy", "performance"]
     message: str
     verify: str
     kind: RuleKind = RuleKind.CAUSE
@@ -228,17 +226,13 @@ def parse_page(text: str, path: str) -> tuple[Rule | None, list[PageProblem]]:
     """Return the rule, or None and why it cannot be read."""
     split = re.match(r"\+\+\+\r?\n(.*?)^\+\+\+\r?\n(.*)\Z", text, re.DOTALL | re.MULTILINE)
     if split is None:
-        return None, [
-            PageProblem(path, 1, "the page does not start with front matter between two lines of +++")
-        ]
+        return None, [PageProblem(path, 1, "the page does not start with front matter between two lines of +++")]
     try:
         front = msgspec.toml.decode(split[1], type=FrontMatter)
     except msgspec.ValidationError as err:
         return None, [PageProblem(path, _line_of_field(split[1], str(err)), str(err))]
     except (msgspec.DecodeError, ValueError) as err:
-        return None, [
-            PageProblem(path, _line_in_message(str(err)) + 1, f"the front matter is not TOML: {err}")
-        ]
+        return None, [PageProblem(path, _line_in_message(str(err)) + 1, f"the front matter is not TOML: {err}")]
     body = split[2]
     title = re.search(r"^# (.+)$", body, re.MULTILINE)
     return Rule(

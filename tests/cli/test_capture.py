@@ -129,9 +129,7 @@ def test_an_overflow_to_minus_infinity_is_told_of_too(trtdx, small, tmp_path):
     np.savez(tmp_path / "minus.npz", x=-np.ones((1, 8), np.float16))
     done = trtdx("capture", small, "--inputs", "minus.npz", "--tap", "**", "--out", "cap", "--json")
     (finding,) = json.loads(done.stdout)["findings"]
-    assert finding["message"].startswith(
-        "down is the first of the captured tensors that is not finite: 8 -Inf"
-    )
+    assert finding["message"].startswith("down is the first of the captured tensors that is not finite: 8 -Inf")
 
 
 def test_to_verify_the_same_run_is_watched(trtdx, small, tmp_path):
@@ -149,9 +147,7 @@ def test_a_made_up_input_is_called_so(trtdx, small):
 
 def test_statistics_are_asked_in_sql(trtdx, small):
     trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap")
-    done = trtdx(
-        "capture", "query", "cap", "select name, max from tensors where op = 'MatMul' or port = 'in'"
-    )
+    done = trtdx("capture", "query", "cap", "select name, max from tensors where op = 'MatMul' or port = 'in'")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:3] == ["1 row", "  name        max", "  x     0.0100021"]
     wrong = trtdx("capture", "query", "cap", "drop table tensors")
@@ -167,9 +163,7 @@ def test_values_go_out_and_come_back(trtdx, small):
 
 
 def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
-    whole = trtdx(
-        "capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole"
-    )
+    whole = trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole")
     assert whole.returncode == 0, whole.stderr
     first = trtdx(
         "capture",

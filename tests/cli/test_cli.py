@@ -25,9 +25,7 @@ def test_help_version_and_completion(trtdx):
     assert trtdx("--version").stdout.startswith("trtdx 0.")
     assert (
         "_TRTDX_COMPLETE"
-        in trtdx(
-            "--show-completion", "bash", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-        ).stdout
+        in trtdx("--show-completion", "bash", env={"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}).stdout
     )
 
 
@@ -236,9 +234,7 @@ def test_a_team_writes_checks_and_uses_its_own_rule(trtdx, tmp_path):
 def test_a_case_is_saved_redacted_and_read_again(trtdx, tmp_path):
     secret = b"hf_" + b"Z" * 30
     trtdx("diagnose", "--save", "case", "-", stdin=ERROR + b"token " + secret + b"\n")
-    assert secret not in b"".join(
-        path.read_bytes() for path in (tmp_path / "case").rglob("*") if path.is_file()
-    )
+    assert secret not in b"".join(path.read_bytes() for path in (tmp_path / "case").rglob("*") if path.is_file())
     assert "DX210" in trtdx("diagnose", "case").stdout
     trtdx("diagnose", "--save", "one.trtdx", "case")
     assert "DX210" in trtdx("diagnose", "one.trtdx").stdout

@@ -32,9 +32,7 @@ def test_findings_come_after_the_overview_and_decide_the_exit_status(inspect):
 def test_a_request_is_answered_with_the_flags_that_would_do(inspect):
     done = inspect(ENGINE, "--request", "batch=8,input_len=9000,output_len=512")
     assert done.returncode == 1
-    assert (
-        "error[DX270]: a prompt of 9000 tokens is longer than the 8191 tokens the engine takes" in done.stdout
-    )
+    assert "error[DX270]: a prompt of 9000 tokens is longer than the 8191 tokens the engine takes" in done.stdout
     assert "--max_seq_len 9512 --max_num_tokens 9000" in done.stdout
 
 
@@ -107,10 +105,7 @@ def test_a_model_shows_its_tensors_and_what_has_none_says_so(inspect, tmp_path):
     model = inspect(MODEL, "--show", "tensors")
     assert "model.layers.{0.." in model.stdout
     (tmp_path / "options.yaml").write_text("max_batch_size: 8\n")
-    assert (
-        "Nothing that was given has any"
-        in inspect(str(tmp_path / "options.yaml"), "--show", "tensors").stdout
-    )
+    assert "Nothing that was given has any" in inspect(str(tmp_path / "options.yaml"), "--show", "tensors").stdout
 
 
 @pytest.mark.parametrize("section", ["tensors", "profiles", "settings", "mapping", "debug", "facts", "all"])

@@ -20,16 +20,14 @@ FIGURE = {"value", "low", "high", "source"}
 def test_the_first_line_is_the_answer(memory):
     done = memory(*FITS)
     assert done.returncode == 0
-    assert re.match(
-        r"fits on H100 80GB with [\d.]+ GiB of KV cache: \d+k tokens, \d+ requests of 4096\n", done.stdout
-    )
+    assert re.match(r"fits on H100 80GB with [\d.]+ GiB of KV cache: \d+k tokens, \d+ requests of 4096\n", done.stdout)
     assert "not said, so the defaults: max_batch_size 2048, max_num_tokens 8192" in done.stdout
 
 
 def test_the_answer_minds_the_batch_and_requests_that_are_too_long(memory):
-    assert "of which max_batch_size lets 4 run at once" in memory(
-        *FITS, "--max-batch-size", "4"
-    ).stdout.replace("\n", " ")
+    assert "of which max_batch_size lets 4 run at once" in memory(*FITS, "--max-batch-size", "4").stdout.replace(
+        "\n", " "
+    )
     assert "not one request of 131072" in memory("Llama-3.1-8B", "--gpu", "L4", "--length", "131072").stdout
 
 
@@ -117,11 +115,7 @@ def test_json_has_every_figure_with_its_band_and_source(memory):
         for figure in figures.values():
             assert figure.keys() == FIGURE
             assert figure["low"] <= figure["value"] <= figure["high"]
-        parts = [
-            each["value"]
-            for name, each in figures.items()
-            if name.endswith("_bytes") and name != "total_bytes"
-        ]
+        parts = [each["value"] for name, each in figures.items() if name.endswith("_bytes") and name != "total_bytes"]
         assert sum(parts) == rank["total_bytes"]["value"]
         assert rank["fits"] is True
         assert rank["short_bytes"] == 0
@@ -318,14 +312,10 @@ def test_requests_of_several_beams_are_told_with_them(memory):
 
 def test_an_old_release_is_planned_with_the_defaults_it_had(memory):
     text = memory("Llama-2-7B", "--gpu", "A10", "--trtllm-version", "0.7.1").stdout
-    assert (
-        "max_batch_size 8, max_num_tokens 16384, max_seq_len 2560" in text
-    )  # examples/llama/build.py@v0.7.1
+    assert "max_batch_size 8, max_num_tokens 16384, max_seq_len 2560" in text  # examples/llama/build.py@v0.7.1
 
 
-@pytest.mark.parametrize(
-    "words", [("Llama-3.1-70B", "--gpu", "A100-40GB"), ("Qwen2.5-7B-AWQ", "--gpu-memory", "8GiB")]
-)
+@pytest.mark.parametrize("words", [("Llama-3.1-70B", "--gpu", "A100-40GB"), ("Qwen2.5-7B-AWQ", "--gpu-memory", "8GiB")])
 def test_the_command_that_verifies_plans_with_the_first_fix(memory, words):
     finding = json.loads(memory(*words, "--json").stdout)["findings"][0]
     again = shlex.split(finding["verify"])[2:]

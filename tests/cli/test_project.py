@@ -25,9 +25,7 @@ def project(trtdx, tmp_path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("file", "table"), [("trtdx.toml", "[ignore]\n"), ("pyproject.toml", "[tool.trtdx.ignore]\n")]
-)
+@pytest.mark.parametrize(("file", "table"), [("trtdx.toml", "[ignore]\n"), ("pyproject.toml", "[tool.trtdx.ignore]\n")])
 def test_an_ignored_finding_is_counted_with_its_reason_and_fails_nothing(project, file, table):
     settings = f'{table}{CODE} = "two ranks are meant"\n'
     done = project(settings, file=file)

@@ -29,9 +29,7 @@ def test_the_help_of_a_group_is_its_main_command_with_the_subcommands_listed(trt
     assert [line.split()[0] for line in commands.splitlines()[: len(GROUPS[group])]] == list(GROUPS[group])
 
 
-@pytest.mark.parametrize(
-    ("group", "name"), [(group, name) for group, names in GROUPS.items() for name in names]
-)
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, names in GROUPS.items() for name in names])
 def test_every_subcommand_has_help_that_ends_with_an_example(trtdx, group, name):
     done = trtdx(group, name, "-h")
     assert done.returncode == 0

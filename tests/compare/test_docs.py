@@ -37,6 +37,4 @@ def test_examples_print_what_the_page_shows(block, tmp_path):
         done = subprocess.run(words, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
         printed = told(done.stdout)
         for line in told(shown.replace("...\n", "")):
-            assert line in printed, (
-                f"{line!r} is not among what {command} prints:\n{done.stdout}{done.stderr}"
-            )
+            assert line in printed, f"{line!r} is not among what {command} prints:\n{done.stdout}{done.stderr}"

@@ -38,9 +38,7 @@ def test_arrays_by_name_are_compared_and_the_first_wrong_one_is_given():
     assert found.first.tensor == "model.layers.1:out"
     assert found.findings[0].where.layer == 1
     assert [row.verdict for row in found.table] == ["same", "wrong", "poisoned"]
-    assert repr(found).startswith(
-        "<Comparison: model.layers.1:out at step 0 is the first of 3 tensors that is really"
-    )
+    assert repr(found).startswith("<Comparison: model.layers.1:out at step 0 is the first of 3 tensors that is really")
     assert "down to the first difference" in str(found)
     assert json.loads(found.to_json())["tensors"][1]["verdict"] == "wrong"
     assert found.rows()[2]["tensor"] == "model.layers.2:out"
@@ -85,9 +83,7 @@ def test_the_html_has_verdict_table_and_curve(tmp_path):
     for name in ("x.png", "x.svg", "x.html"):
         found.save(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000
-    assert "http" not in (tmp_path / "x.html").read_text().replace(
-        "http://www.w3.org", ""
-    )  # needs no other file
+    assert "http" not in (tmp_path / "x.html").read_text().replace("http://www.w3.org", "")  # needs no other file
     axes = found.plot().axes[0]
     assert axes.get_yscale() == "log"
 

@@ -57,9 +57,7 @@ def test_a_planted_mistake_is_found_and_named(book):
         finding.evidence[1].text.endswith("of the difference; runner-up: none")
         or "runner-up: DX" in finding.evidence[1].text
     )
-    assert finding.verify.startswith(
-        f"trtdx compare hf:{TINY}/model onnx:{TINY}/rotary-mistake.onnx --tokens '5 17"
-    )
+    assert finding.verify.startswith(f"trtdx compare hf:{TINY}/model onnx:{TINY}/rotary-mistake.onnx --tokens '5 17")
     document = json.loads(render_json(report))
     assert set(document["findings"][0]["where"]) == {"step", "layer", "module", "tensor", "rank", "tokens"}
     first = next(row for row in document["tensors"] if row["verdict"] == "wrong")
@@ -91,9 +89,7 @@ def test_between_two_graphs_a_cause_is_tried_out_in_a_twin_and_the_files_are_a_s
 
 
 def test_pairs_can_be_saved_and_given_again(book, tmp_path):
-    first = compared(
-        book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", save_mapping=str(tmp_path / "map.yaml")
-    )
+    first = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", save_mapping=str(tmp_path / "map.yaml"))
     assert "model.layers.0.mlp:out" in (tmp_path / "map.yaml").read_text()
     again = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", mapping=str(tmp_path / "map.yaml"))
     assert len(again.tensors) == len(first.tensors)
@@ -101,9 +97,7 @@ def test_pairs_can_be_saved_and_given_again(book, tmp_path):
 
 def test_sides_are_told_by_what_they_are(tmp_path):
     host = RealHost()
-    assert parse_side(host, f"hf:{TINY}/model?dtype=float16") == SideSpec(
-        "hf", f"{TINY}/model", {"dtype": "float16"}
-    )
+    assert parse_side(host, f"hf:{TINY}/model?dtype=float16") == SideSpec("hf", f"{TINY}/model", {"dtype": "float16"})
     assert parse_side(host, str(TINY / "model.onnx")).kind == "onnx"
     assert parse_side(host, str(TINY / "model")).kind == "hf"
     (tmp_path / "dump.npz").write_bytes(b"")

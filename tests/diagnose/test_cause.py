@@ -103,8 +103,7 @@ def test_one_ready_model_proves_nothing_beside_one_that_is_not(rule):
     table = "quokka overflow\n| preprocessing | 1 | READY |\n"
     assert report(rules, table).findings[0].severity is Severity.WARNING
     assert (
-        report(rules, table + "| tensorrt_llm | 1 | UNAVAILABLE: Internal |\n").findings[0].severity
-        is Severity.ERROR
+        report(rules, table + "| tensorrt_llm | 1 | UNAVAILABLE: Internal |\n").findings[0].severity is Severity.ERROR
     )
 
 
@@ -208,9 +207,7 @@ def test_an_error_comes_before_a_warning_that_is_not_its_cause(rule):
 
 def test_what_makes_a_model_slow_does_not_make_it_crash(rule):
     slow = parse_rule(rule_page(rule).replace('area = "runtime"', 'area = "performance"'), "x.md")
-    found = report(
-        [slow, rule("TST002", "wombat aborted", kind="symptom")], "quokka overflow\nwombat aborted\n"
-    )
+    found = report([slow, rule("TST002", "wombat aborted", kind="symptom")], "quokka overflow\nwombat aborted\n")
     assert symptoms(found) == {"TST001": [], "TST002": []}
 
 
@@ -233,15 +230,11 @@ def test_services_and_pods_that_write_into_one_log_are_kept_apart(rule):
             "TST001": [],
             "TST002": [],
         }
-        assert symptoms(report(rules, f"{first}quokka overflow\n{first}wombat aborted\n")) == {
-            "TST001": ["TST002"]
-        }
+        assert symptoms(report(rules, f"{first}quokka overflow\n{first}wombat aborted\n")) == {"TST001": ["TST002"]}
 
 
 def test_what_kept_a_package_from_being_built_is_no_consequence_of_a_full_gpu(ask):
-    found = ask(
-        "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n  error: subprocess-exited-with-error\n"
-    )
+    found = ask("RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n  error: subprocess-exited-with-error\n")
     assert symptoms(found)["DX340"] == []
 
 
@@ -253,7 +246,9 @@ TIMEOUT = (
     "[rank3]:[E ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=812, "
     "OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for 600014 milliseconds before timing out.\n"
 )
-KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=88231.0. Some of the step tasks have been OOM Killed.\n"
+KILLED = (
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=88231.0. Some of the step tasks have been OOM Killed.\n"
+)
 PMIX = (
     "slurmstepd: error:  mpi/pmix_v4: _errhandler: n7 [0]: pmixp_client_v2.c:211: Error handler invoked: status = -25, "
     "source = [slurm.pmix.88231.0:4]\n"

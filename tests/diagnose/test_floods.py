@@ -13,9 +13,7 @@ OOM = "RuntimeError: CUDA out of memory. Tried to allocate "
 FLOODS = {
     "one error with other numbers": lambda n: f"[TRT-LLM] [E] {OOM}{1000 + n}.00 MiB\n",
     "one error with other words": lambda n: f"{OOM}{word(n)} MiB\n",
-    "two errors in turn": lambda n: (
-        f"{OOM}{word(n)}\n" if n % 2 else f"Failed to deserialize cuda engine {word(n)}\n"
-    ),
+    "two errors in turn": lambda n: f"{OOM}{word(n)}\n" if n % 2 else f"Failed to deserialize cuda engine {word(n)}\n",
     "errors no rule knows": lambda n: f"[TensorRT-LLM][ERROR] {word(n)} went astray\n",
     "tracebacks": lambda n: f"Traceback (most recent call last):\n  f{word(n)}()\nRuntimeError: {word(n)}\n",
     "an error in one enormous line": lambda n: OOM,
@@ -76,15 +74,11 @@ def test_another_error_in_or_after_a_flood_is_found(book, name, place):
 
 
 def test_counts_are_true_or_say_at_least(book):
-    harmless = next(
-        rule for rule in book if rule.kind.value == "harmless" and len(rule.fires_on[0].splitlines()) == 1
-    )
+    harmless = next(rule for rule in book if rule.kind.value == "harmless" and len(rule.fires_on[0].splitlines()) == 1)
     line = harmless.fires_on[0] + "\n"
     for lines in (7, 5000):
         facts, _ = read(book, line * lines)
-        told = next(
-            each for each in report_from_facts([facts], book).summary.harmless if each.code == harmless.code
-        )
+        told = next(each for each in report_from_facts([facts], book).summary.harmless if each.code == harmless.code)
         assert told.count == lines if not told.at_least else told.count <= lines
         assert told.at_least or lines == 7
     assert "at least" in render_text(report_from_facts([facts], book))

@@ -62,9 +62,7 @@ def test_layers_are_peeled_from_the_outside_in(line, message, level, rank):
 
 
 def test_layers_stack():
-    peeled = peel_line(
-        "2026-11-15T10:00:00Z stdout F [1,2]<stdout>:[11/15/2026-10:00:00] [TRT-LLM] [RANK 2] [E] boom"
-    )
+    peeled = peel_line("2026-11-15T10:00:00Z stdout F [1,2]<stdout>:[11/15/2026-10:00:00] [TRT-LLM] [RANK 2] [E] boom")
     assert (peeled.message, peeled.level, peeled.rank, peeled.time) == (
         "boom",
         "error",

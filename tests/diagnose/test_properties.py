@@ -48,9 +48,9 @@ def test_no_bytes_make_it_raise(data):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(
-        st.one_of(st.sampled_from(EXAMPLES), st.sampled_from(GARNISH), st.text(max_size=20)), max_size=6
-    ).map("".join)
+    st.lists(st.one_of(st.sampled_from(EXAMPLES), st.sampled_from(GARNISH), st.text(max_size=20)), max_size=6).map(
+        "".join
+    )
 )
 def test_no_mixture_of_real_lines_and_rubbish_makes_it_raise(text):
     report = diagnose_sources([source_from_text(text)], BOOK)
@@ -96,9 +96,7 @@ def test_a_bounded_fuzz_run_over_mutated_logs():
 def test_a_secret_in_any_line_never_leaves_in_any_form():
     secret = "hf_" + "Qw3rTyUiOpAsDfGhJkLz"
     for example in EXAMPLES[::7]:
-        spiced = (
-            "\n".join(f"{line} {secret}" for line in example.splitlines()) + f"\npassword={secret[::-1]}\n"
-        )
+        spiced = "\n".join(f"{line} {secret}" for line in example.splitlines()) + f"\npassword={secret[::-1]}\n"
         report = diagnose_sources([source_from_text(spiced)], BOOK)
         for out in (render_json(report), render_text(report, details=True), render_markdown(report)):
             assert secret not in out
@@ -118,8 +116,7 @@ def test_memory_stays_bounded_as_logs_and_lines_grow(tmp_path):
             for _ in range(parts):
                 file.write(block)
             file.write(
-                b"x" * (parts << 20)
-                + b"\n[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
+                b"x" * (parts << 20) + b"\n[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n"
             )
         code = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
         done = subprocess.run(

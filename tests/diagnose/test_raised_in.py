@@ -34,13 +34,9 @@ def diagnose(text, book, **others):
 
 def test_evidence_says_where_a_line_was_raised(book):
     report = diagnose(OLD_BUILD, book)
-    places = {
-        place.path for finding in report.findings for line in finding.evidence for place in line.raised_in
-    }
+    places = {place.path for finding in report.findings for line in finding.evidence for place in line.raised_in}
     assert "tensorrt_llm/builder.py" in places
-    assert "raised in tensorrt_llm/builder.py, function Builder.build_engine" in render_text(
-        report, details=True
-    )
+    assert "raised in tensorrt_llm/builder.py, function Builder.build_engine" in render_text(report, details=True)
     assert "      raised in" not in render_text(report)
     again = msgspec.json.decode(render_json(report), type=Report)
     assert again == report

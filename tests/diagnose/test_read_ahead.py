@@ -36,8 +36,6 @@ def test_only_a_few_items_are_made_in_advance_and_none_after_the_listener_left()
     assert next(got) == 0
     got.close()
     deadline = time.monotonic() + 10
-    while (
-        any(thread.name == "trtdx-read" for thread in threading.enumerate()) and time.monotonic() < deadline
-    ):
+    while any(thread.name == "trtdx-read" for thread in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert len(made) <= QUEUE_LENGTH + 3

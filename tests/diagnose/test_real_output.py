@@ -86,9 +86,7 @@ ROOT = os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONF
 @needs_mpirun
 def test_ranks_of_a_real_mpirun_with_tagged_output(ask):
     script = "import os, sys; r = os.environ['OMPI_COMM_WORLD_RANK']; print('hello', flush=True); r == '1' and sys.stderr.write('[TensorRT-LLM][ERROR] quux flux\\n')"
-    text = output(
-        "mpirun", "--oversubscribe", "--tag-output", "-n", "2", sys.executable, "-c", script, env=ROOT
-    )
+    text = output("mpirun", "--oversubscribe", "--tag-output", "-n", "2", sys.executable, "-c", script, env=ROOT)
     tagged = [peel_line(line) for line in text.splitlines() if "hello" in line or "quux" in line]
     assert {each.rank for each in tagged} == {0, 1}
     failed = next(each for each in tagged if "quux" in each.message)

@@ -41,9 +41,7 @@ def test_scanners_agree_with_a_plain_search(texts, data, cut):
     middle = min(cut, len(data))
     kernel = scan.KernelScanner(texts)
     inside = [(at, n) for at, n in expected(texts, data) if at >= middle]
-    assert [
-        hit for hit in sorted(kernel.find_hits(data, middle, len(data), muted)) if hit[0] >= middle
-    ] == inside
+    assert [hit for hit in sorted(kernel.find_hits(data, middle, len(data), muted)) if hit[0] >= middle] == inside
 
 
 def test_texts_of_a_rule_are_found_whatever_their_case_and_place():
@@ -56,9 +54,7 @@ def test_texts_of_a_rule_are_found_whatever_their_case_and_place():
 
 def test_two_threads_find_what_one_finds(monkeypatch):
     texts = [b"text number %d of many" % number for number in range(50)]
-    data = b"".join(
-        b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000)
-    )
+    data = b"".join(b"%d filler " % (number % 977) + texts[number % 50] * (number % 5 == 0) for number in range(40_000))
     one = list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50)))
     monkeypatch.setattr(scan, "_TWO_THREADS_BYTES", 1 << 40)
     assert list(scan.KernelScanner(texts).find_hits(data, 0, len(data), bytearray(50))) == one
@@ -69,9 +65,7 @@ def expected_fast(texts, data):
     import re
 
     return sorted(
-        (found.start(), number)
-        for number, text in enumerate(texts)
-        for found in re.finditer(b"(?=%s)" % text, data)
+        (found.start(), number) for number, text in enumerate(texts) for found in re.finditer(b"(?=%s)" % text, data)
     )
 
 

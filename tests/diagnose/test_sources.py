@@ -96,8 +96,6 @@ def test_a_broken_case_file_is_refused(tmp_path):
 def test_one_missing_input_does_not_keep_the_others_from_being_read(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("hello\n")
-    found, skipped = open_sources(
-        RealHost(), [str(log), str(tmp_path / "nowhere.log"), str(tmp_path / "b.trtdx")]
-    )
+    found, skipped = open_sources(RealHost(), [str(log), str(tmp_path / "nowhere.log"), str(tmp_path / "b.trtdx")])
     assert [each.name for each in found] == [str(log)]
     assert [each.is_unreadable for each in skipped] == [True, True]

@@ -6,9 +6,7 @@ from trtdx.model import Severity
 
 
 def test_an_unknown_error_is_quoted_with_what_to_collect_next(ask):
-    report = ask(
-        "[TensorRT-LLM][INFO] fine\n[TensorRT-LLM][ERROR] quux widget 7 declined the NCCL flux handover\n"
-    )
+    report = ask("[TensorRT-LLM][INFO] fine\n[TensorRT-LLM][ERROR] quux widget 7 declined the NCCL flux handover\n")
     finding = report.findings[0]
     assert finding.code == "DX000"
     assert "quux widget 7" in finding.message
@@ -42,9 +40,7 @@ def test_the_packaged_healthy_lines_are_healthy(ask):
     report = ask(text)
     assert [finding for finding in report.findings if finding.severity is Severity.ERROR] == []
     for line in text.splitlines():
-        assert [finding.code for finding in ask(line).findings if finding.severity is Severity.ERROR] == [], (
-            line
-        )
+        assert [finding.code for finding in ask(line).findings if finding.severity is Severity.ERROR] == [], line
 
 
 def test_empty_input_is_no_problem(ask):
@@ -53,9 +49,7 @@ def test_empty_input_is_no_problem(ask):
 
 
 def test_a_description_in_words_is_answered_with_modest_confidence(ask):
-    finding = ask(
-        "the words of streamed responses run together, all spaces between words are missing"
-    ).findings[0]
+    finding = ask("the words of streamed responses run together, all spaces between words are missing").findings[0]
     assert finding.slug == "streamed-spaces-lost"
     assert finding.confidence <= 0.85
 

@@ -163,9 +163,7 @@ def test_everything_in_the_first_and_last_layer(llama):
 def test_operators_and_names_of_tensors_in_both_graphs(model, selector, request):
     three = request.getfixturevalue(model)
     if model == "gpt2":
-        selector = (
-            selector.replace("layers", "h").replace("m.**", "model.**").replace("op:MatMul &", "op:Gemm &")
-        )
+        selector = selector.replace("layers", "h").replace("m.**", "model.**").replace("op:MatMul &", "op:Gemm &")
     theirs, ours = three.on_onnxruntime(selector), three.on_tensorrt(selector)
     assert theirs
     assert [each.place for each in ours] == [each.place for each in theirs]
@@ -199,9 +197,7 @@ def test_a_generation_on_three_engines(llama):
     with tapped(llama.module, parse_selector(selector), theirs.append):
         list(torch_steps(llama.module, state.tokens[:, :-1], state.mask[:, :-1], 12))
     for ours in seen.values():
-        assert [(each.step, each.place[:5]) for each in ours] == [
-            (each.step, each.place[:5]) for each in theirs
-        ]
+        assert [(each.step, each.place[:5]) for each in ours] == [(each.step, each.place[:5]) for each in theirs]
         for our, their in zip(ours, theirs, strict=True):
             real = state.mask[:, :12] == 1 if our.step == 0 else np.ones((2, 1), bool)  # padding is anything
             np.testing.assert_allclose(our.tensor[real], their.tensor.numpy()[real], **CLOSE)
@@ -214,7 +210,6 @@ def test_a_module_is_replayed_on_inputs_of_torch(llama, scope):
     for engine in (engine_of(llama.path), llama.trt):
         results = replay_onnx_module(engine, scope, entering).values()
         assert any(
-            each.shape == tuple(left[0].tensor.shape) and np.allclose(each, left[0].tensor, **CLOSE)
-            for each in results
+            each.shape == tuple(left[0].tensor.shape) and np.allclose(each, left[0].tensor, **CLOSE) for each in results
         )
     assert names(left) == [f"m.model.{scope}:out"]

@@ -62,9 +62,7 @@ def test_a_document_knows_the_place_of_each_value():
         RecordedHost({"engine/config.json": b'{"build_config": {"max_batch_size": 8}}'}), "engine/config.json"
     )
     assert document.value_at("build_config.max_batch_size") == 8
-    assert (
-        document.place_of("build_config.max_batch_size") == "engine/config.json: build_config.max_batch_size"
-    )
+    assert document.place_of("build_config.max_batch_size") == "engine/config.json: build_config.max_batch_size"
     assert document.value_at("build_config.max_batch_size.deeper") is None
 
 

@@ -156,9 +156,7 @@ def test_what_is_no_text_protobuf_is_refused_with_its_place(text: str, reason: s
     assert reason in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["{" * 50, "a{" * 5000, "a<" * 5000, "a:[" * 5000, "[" * 5000, "a:1 " * 300_000]
-)
+@pytest.mark.parametrize("text", ["{" * 50, "a{" * 5000, "a<" * 5000, "a:[" * 5000, "[" * 5000, "a:1 " * 300_000])
 def test_bombs_are_refused_at_once(text: str) -> None:
     with pytest.raises(PbtxtError):
         parse_pbtxt(text)
@@ -220,9 +218,7 @@ def test_what_protobuf_writes_is_read_as_protobuf_wrote_it(
     data: dict[str, Any], one_line: bool, utf8: bool, short: bool
 ) -> None:
     message = Node(**data)
-    text = text_format.MessageToString(
-        message, as_one_line=one_line, as_utf8=utf8, use_short_repeated_primitives=short
-    )
+    text = text_format.MessageToString(message, as_one_line=one_line, as_utf8=utf8, use_short_repeated_primitives=short)
     assert plain(parse_pbtxt(text)) == expected(message)
 
 

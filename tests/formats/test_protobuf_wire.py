@@ -62,9 +62,7 @@ def test_a_span_gives_its_bytes_and_text():
 def test_large_fields_are_stepped_over():
     data = b"".join(span(number, bytes(1 << 20)) for number in range(1, 21))
     stream = Counted(data)
-    assert [number for number, *_ in iter_fields(WireStream(stream, len(data)), 0, len(data))] == list(
-        range(1, 21)
-    )
+    assert [number for number, *_ in iter_fields(WireStream(stream, len(data)), 0, len(data))] == list(range(1, 21))
     assert stream.taken < 20 * 8192
 
 
@@ -163,9 +161,7 @@ def test_packed_numbers_survive(values):
 def test_spans_survive(parts):
     data = b"".join(span(number, payload) for number, payload in parts)
     walker = source(data)
-    assert [
-        (number, walker.read(start, end)) for number, _, start, end in iter_fields(walker, 0, len(data))
-    ] == parts
+    assert [(number, walker.read(start, end)) for number, _, start, end in iter_fields(walker, 0, len(data))] == parts
 
 
 @given(st.binary(max_size=200))

@@ -183,9 +183,7 @@ headers = st.dictionaries(st.sampled_from(["a", "b", "c", "__metadata__"]), entr
 
 
 @settings(deadline=None)
-@given(
-    st.binary(max_size=200) | st.builds(file_bytes, headers | st.binary(max_size=60), st.binary(max_size=40))
-)
+@given(st.binary(max_size=200) | st.builds(file_bytes, headers | st.binary(max_size=60), st.binary(max_size=40)))
 def test_any_bytes_are_read_without_an_exception(data):
     header = header_of(data)
     assert bool(header.fault) == bool(header.problem)

@@ -154,20 +154,14 @@ def test_long_keys_cost_no_memory() -> None:
 
 
 plain = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**40), 2**40)
-    | st.floats(allow_nan=False)
-    | st.text(max_size=20),
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=20,
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    data=st.dictionaries(st.text(min_size=1, max_size=8), plain, min_size=1, max_size=5), flow=st.booleans()
-)
+@given(data=st.dictionaries(st.text(min_size=1, max_size=8), plain, min_size=1, max_size=5), flow=st.booleans())
 def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(data: dict[str, Any], flow: bool) -> None:
     text = yaml.safe_dump(data, default_flow_style=flow)
     assert parsed(text).data == yaml.safe_load(text) == data

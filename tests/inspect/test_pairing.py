@@ -226,11 +226,7 @@ def test_a_fix_for_a_script_is_the_line_and_not_the_script(folder):
     ],
 )
 def test_a_fix_is_the_users_command_with_the_change_in_it(folder, command, mended):
-    fixes = [
-        (fix.command, finding.verify)
-        for finding in report(commands=[command]).findings
-        for fix in finding.fixes
-    ]
+    fixes = [(fix.command, finding.verify) for finding in report(commands=[command]).findings for fix in finding.fixes]
     verify = next(verify for written, verify in fixes if written == mended)
     assert verify.endswith(f"--command '{mended}'")
 
@@ -279,9 +275,7 @@ def test_triton_alone_starts_one_rank(folder):
 def test_the_guided_decoding_that_triton_has(folder, backend):
     make_engine(folder / "engine")
     make_hf_model(folder / "llama")
-    make_triton(
-        folder / "repo", str(folder / "engine"), str(folder / "llama"), guided_decoding_backend=backend
-    )
+    make_triton(folder / "repo", str(folder / "engine"), str(folder / "llama"), guided_decoding_backend=backend)
     assert codes("repo") == ([] if backend == "xgrammar" else ["DX241"])
 
 

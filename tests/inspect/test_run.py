@@ -34,9 +34,7 @@ class Deployment:
         self.commands: list[str] = []
 
     def report(self):
-        hf, checkpoint, engine, triton = (
-            str(self.folder / name) for name in ("hf", "ckpt", "engine", "triton")
-        )
+        hf, checkpoint, engine, triton = (str(self.folder / name) for name in ("hf", "ckpt", "engine", "triton"))
         if not (self.folder / "hf").exists():
             make_hf_model(hf, **self.changes["hf"])
         make_checkpoint(checkpoint, **({"tp_size": 2} | self.changes["checkpoint"]))

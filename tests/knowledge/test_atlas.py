@@ -58,9 +58,7 @@ class GadgetLoader:
         print("unable to open gadget index {}".format(name), file=sys.stderr)
 '''
 # Rarity is counted against other messages, so there must be others.
-FILLER = "def fill():\n" + "".join(
-    f"    raise ValueError('filler{n} says word{n} of thing{n}')\n" for n in range(2000)
-)
+FILLER = "def fill():\n" + "".join(f"    raise ValueError('filler{n} says word{n} of thing{n}')\n" for n in range(2000))
 HELP = """
 # comment
 [gadget:no-room]
@@ -80,9 +78,7 @@ def scripts():
 def mirrors(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mirrors")
     repository = folder / "acme" / "repo"
-    _commit(
-        repository, "v0.1.0", {"src/queue.cpp": QUEUE_OLD, "src/loader.py": LOADER, "src/filler.py": FILLER}
-    )
+    _commit(repository, "v0.1.0", {"src/queue.cpp": QUEUE_OLD, "src/loader.py": LOADER, "src/filler.py": FILLER})
     _commit(
         repository,
         "v0.2.0",
@@ -247,6 +243,5 @@ def test_the_atlas_that_comes_with_trtdx():
 def test_the_atlas_is_what_the_mirrors_give(scripts):
     _, make_atlas = scripts
     assert (
-        make_atlas.make_atlas(Path(os.environ["TRTDX_MIRRORS"]), make_atlas.PROJECTS)
-        == make_atlas.TARGET.read_bytes()
+        make_atlas.make_atlas(Path(os.environ["TRTDX_MIRRORS"]), make_atlas.PROJECTS) == make_atlas.TARGET.read_bytes()
     )

@@ -46,9 +46,7 @@ def test_a_flag_has_the_values_of_its_release():
         ("some-program", "--anything", "", None, ""),
     ],
 )
-def test_a_flag_that_a_release_lacks_is_answered_with_what_there_is(
-    program, flag, release, subcommand, words
-):
+def test_a_flag_that_a_release_lacks_is_answered_with_what_there_is(program, flag, release, subcommand, words):
     verdict = inventory_checks.check_flag(program, flag, release, subcommand)
     assert verdict == "" if words == "" else words in verdict
 
@@ -95,9 +93,7 @@ def test_a_release_between_two_is_spoken_for_by_the_one_before():
     assert inventory.nearest_release("1.2.1") == "1.2.1"
 
 
-@pytest.mark.parametrize(
-    "product", ["TensorRT-LLM", "NCCL", "TensorRT", "Open MPI", "Triton", "huggingface_hub"]
-)
+@pytest.mark.parametrize("product", ["TensorRT-LLM", "NCCL", "TensorRT", "Open MPI", "Triton", "huggingface_hub"])
 def test_releases_are_in_order(product):
     releases = inventory.product_releases(product)
     assert list(releases) == sorted(releases, key=Version)

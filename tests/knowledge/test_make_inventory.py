@@ -213,9 +213,7 @@ def test_a_script_keeps_its_name_when_its_folder_moves(inventory):
     assert eras(inventory["paths"], path="examples/llama/convert_checkpoint.py") == [
         {"since": "0.9.0", "until": "1.0.0rc1"}
     ]
-    assert eras(inventory["paths"], path="examples/models/core/llama/convert_checkpoint.py") == [
-        {"since": "1.0.0"}
-    ]
+    assert eras(inventory["paths"], path="examples/models/core/llama/convert_checkpoint.py") == [{"since": "1.0.0"}]
 
 
 def test_options_are_nested_with_values_aliases_and_backends(inventory):
@@ -271,7 +269,5 @@ def test_the_same_mirrors_give_the_same_bytes(mirrors, tmp_path):
 @pytest.mark.skipif("TRTDX_MIRRORS" not in os.environ, reason="TRTDX_MIRRORS names no folder of mirrors")
 def test_the_committed_inventory_is_what_the_mirrors_give(tmp_path):
     write_inventory(Path(os.environ["TRTDX_MIRRORS"]), tmp_path)
-    changed = [
-        path.name for path in tmp_path.iterdir() if path.read_bytes() != (DATA / path.name).read_bytes()
-    ]
+    changed = [path.name for path in tmp_path.iterdir() if path.read_bytes() != (DATA / path.name).read_bytes()]
     assert changed == []

@@ -52,9 +52,7 @@ def test_each_fault_is_told_where_it_is(old, new, line, words):
 
 
 def test_a_page_without_front_matter_is_refused():
-    assert problems("# hello\n") == [
-        (1, "the page does not start with front matter between two lines of +++")
-    ]
+    assert problems("# hello\n") == [(1, "the page does not start with front matter between two lines of +++")]
     with pytest.raises(RulePageError, match=r"p\.md:1"):
         parse_rule("# hello\n", "p.md")
 
@@ -95,9 +93,7 @@ See DX000.
 def test_a_retired_page_owes_no_fix_and_no_example_but_may_find_nothing():
     assert problems(RETIRED) == []
     still = RETIRED.replace("verify =", 'described = ["the queue is full"]\nverify =')
-    assert [message for _, message in problems(still)] == [
-        "a retired page still has patterns, phrases or [found]"
-    ]
+    assert [message for _, message in problems(still)] == ["a retired page still has patterns, phrases or [found]"]
 
 
 @pytest.mark.parametrize(("lang", "command", "fault"), [

@@ -18,7 +18,9 @@ CHART = Chart(
 
 
 def test_a_missing_matplotlib_is_named_with_its_extra():
-    hidden = "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; u.find_spec = lambda name: None\n"
+    hidden = (
+        "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; u.find_spec = lambda name: None\n"
+    )
     program = (
         hidden + "from trtdx.render.charts import Chart, draw\n"
         "try:\n draw(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"

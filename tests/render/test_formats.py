@@ -78,9 +78,7 @@ def test_github_gets_one_annotation_a_finding_that_no_log_line_can_forge():
     assert "%0A" in error
     assert "mpirun -n 4" in error
     assert warning.startswith("::warning title=DX946 world-size-mismatch::")
-    assert notice.startswith(
-        "::notice file=smi.txt,line=1,title=DX415 ignored::driver 470%0Aignored: until March"
-    )
+    assert notice.startswith("::notice file=smi.txt,line=1,title=DX415 ignored::driver 470%0Aignored: until March")
     assert not_read == "::warning title=not read::rank1.log: cut"
     assert summary == "trtdx: 1 error, 1 warning"
     assert "\x1b" not in error
@@ -101,10 +99,7 @@ def test_sarif_follows_its_schema_with_places_evidence_fixes_and_suppressions():
     assert len(first["relatedLocations"]) == 2
     assert second["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "step 0, layers.3:out"
     assert ignored["suppressions"] == [{"kind": "external", "justification": "until March"}]
-    assert (
-        run["invocations"][0]["toolExecutionNotifications"][1]["message"]["text"]
-        == "not read: rank1.log: cut"
-    )
+    assert run["invocations"][0]["toolExecutionNotifications"][1]["message"]["text"] == "not read: rank1.log: cut"
 
 
 def check_sarif(document):
@@ -141,14 +136,10 @@ def test_health_is_one_case_that_passes():
 
 @given(st.text())
 def test_whatever_a_log_says_the_formats_stay_readable(text):
-    finding = msgspec.structs.replace(
-        FINDING, message=text, why=text, where=text, evidence=(Evidence(text, text),)
-    )
+    finding = msgspec.structs.replace(FINDING, message=text, why=text, where=text, evidence=(Evidence(text, text),))
     report = Report(Summary(text, partial=(text,)), (finding,))
     suite = ElementTree.fromstring(render_junit(report).encode())[0]
-    assert not re.search(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", suite.find("testcase").get("name").replace("\n", "")
-    )
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", suite.find("testcase").get("name").replace("\n", ""))
     json.loads(render_sarif(report))
     commands = render_github(report).strip("\n").split("\n")
     assert len(commands) == 3

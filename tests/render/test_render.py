@@ -84,9 +84,7 @@ def test_a_narrow_table_leaves_out_columns_without_a_value_before_it_cuts_names(
     rows = tuple((f"model.layers.{at}.self_attn.q_proj:out", "float32 1x3..1x4096", None) for at in range(3))
     section = Section("x", "x", ("tensor", "type and shape", "not finite"), rows)
     assert next(table_lines(section, width=60)).split() == ["tensor", "type", "and", "shape"]
-    assert all(
-        row[0] in line for row, line in zip(rows, list(table_lines(section, width=60))[1:], strict=True)
-    )
+    assert all(row[0] in line for row, line in zip(rows, list(table_lines(section, width=60))[1:], strict=True))
     narrow = list(table_lines(section, width=42))[1:]
     assert [line.split()[0] for line in narrow] == [f"...{at}...q_proj:out" for at in range(3)]
     assert all("float32 1x3..1x4096" in line for line in narrow)

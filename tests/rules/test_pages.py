@@ -40,9 +40,7 @@ def test_rule_keeps_its_promises(rule, promises):
         (packaged_folder() / rule.front.area / f"{rule.code}-{rule.slug}.md").read_text(), rule.path
     )
     assert not problems
-    if (
-        rule.has_log_wording or rule.front.harm
-    ):  # what is found in the tensors of a run has its examples in the tests
+    if rule.has_log_wording or rule.front.harm:  # what is found in the tensors of a run has its examples in the tests
         assert rule.fires_on or rule.artifacts_fire
         assert rule.silent_on or rule.artifacts_silent
     assert [str(problem) for problem in promises.check_rules([rule])] == []
@@ -82,9 +80,7 @@ def test_there_is_enough_knowledge_in_every_area():
 
 
 def test_a_retired_rule_names_the_one_that_took_its_place():
-    dangling = {
-        rule.code for rule in BOOK if rule.front.replaced_by and not BOOK.has_rule(rule.front.replaced_by)
-    }
+    dangling = {rule.code for rule in BOOK if rule.front.replaced_by and not BOOK.has_rule(rule.front.replaced_by)}
     assert dangling == set()
     assert {rule.code for rule in BOOK if rule.front.replaced_by and not rule.front.retired} == set()
 

@@ -52,8 +52,7 @@ def write_ranks(folder, ranks, **details):
 def vectors(name, sequence, positions, width):
     """Return a tensor's values at some tokens: always the same for the same name, sequence and position."""
     rows = [
-        np.random.default_rng([zlib.crc32(name.encode()), sequence, int(at)]).standard_normal(width)
-        for at in positions
+        np.random.default_rng([zlib.crc32(name.encode()), sequence, int(at)]).standard_normal(width) for at in positions
     ]
     return np.array(rows, np.float32).reshape(len(rows), width)
 
@@ -81,9 +80,7 @@ class Text:
             )  # fmt: skip
 
         step = {
-            "input_ids": stacked(
-                [self.ids[row][list(span)] for row, span in zip(rows, spans, strict=True)], 0
-            ),
+            "input_ids": stacked([self.ids[row][list(span)] for row, span in zip(rows, spans, strict=True)], 0),
             "position_ids": stacked([np.array(span) for span in spans], 0),
         }
         if begin == 0:
@@ -96,9 +93,7 @@ class Text:
     def packed(self, widths, *, lengths=True, begin=0, end=None):
         """Return one step with the tokens of all sequences one after the other."""
         spans = [range(begin, min(len(ids), end or 1 << 30)) for ids in self.ids]
-        step = {
-            "input_ids": np.concatenate([ids[list(span)] for ids, span in zip(self.ids, spans, strict=True)])
-        }
+        step = {"input_ids": np.concatenate([ids[list(span)] for ids, span in zip(self.ids, spans, strict=True)])}
         if lengths:
             step["context_lengths"] = np.array([len(span) for span in spans], np.int32)
         for name, width in widths.items():

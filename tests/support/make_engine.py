@@ -86,11 +86,7 @@ def pretrained_config(version: str = "1.2.1", **overrides: Any) -> dict[str, Any
 
 
 def mapping(version: str, sizes: dict[str, int]) -> dict[str, Any]:
-    known = (
-        {"tp_size": 1, "pp_size": 1}
-        | ({"cp_size": 1} if versions.at_least(version, "0.11.0") else {})
-        | sizes
-    )
+    known = {"tp_size": 1, "pp_size": 1} | ({"cp_size": 1} if versions.at_least(version, "0.11.0") else {}) | sizes
     world = known["tp_size"] * known["pp_size"] * known.get("cp_size", 1)
     table: dict[str, Any] = {"world_size": world, **known}
     if versions.at_least(version, "0.10.0"):
@@ -133,9 +129,7 @@ def by_release(version: str) -> dict[str, Any]:
     return keys
 
 
-def rank_tensors(
-    config: dict[str, Any], tp: int, pp: int, stage: int
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+def rank_tensors(config: dict[str, Any], tp: int, pp: int, stage: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the tensors of one rank: its share of every matrix, of the layers of its pipeline stage."""
     dtype = DTYPES[config["dtype"]]
     hidden, inner, size = config["hidden_size"], config["intermediate_size"], config["head_size"]
@@ -208,11 +202,7 @@ def make_engine(
     old = not versions.at_least(version, "0.8.0")
     config = old_engine_config(**overrides) if old else engine_config(version, **overrides)
     write_json(folder / "config.json", config)
-    world = (
-        config["builder_config"]["tensor_parallel"]
-        if old
-        else config["pretrained_config"]["mapping"]["world_size"]
-    )
+    world = config["builder_config"]["tensor_parallel"] if old else config["pretrained_config"]["mapping"]["world_size"]
     tensorrt = tensorrt or versions.tensorrt_of(version) or "10.14.1.48"
     for rank in range(world if ranks is None else ranks):
         name = f"llama_{config['builder_config']['precision']}_tp{world}_rank{rank}" if old else f"rank{rank}"
@@ -236,9 +226,7 @@ def engine_config(version: str = "1.2.1", **overrides: Any) -> dict[str, Any]:
         build["auto_parallel_config"] = {"world_size": 1, "gpus_per_node": 8, "cluster_key": "L40S"}
     built(version, build | ours, plugin, pretrained)
     limits = deduced_limits(version, build | ours, pretrained)
-    plugins = {
-        key: None if value is False and off(key) else value for key, value in (plugin | plugged).items()
-    }
+    plugins = {key: None if value is False and off(key) else value for key, value in (plugin | plugged).items()}
     plugins["dtype"] = pretrained["dtype"]
     return {
         "version": version,
@@ -266,9 +254,7 @@ def built(version: str, build: dict[str, Any], plugin: dict[str, Any], pretraine
     if not (algo == "FP8" and cache == "FP8") and "use_fp8_context_fmha" in plugin:
         plugin["use_fp8_context_fmha"] = False
     if not versions.at_least(version, "0.11.0"):
-        plugin["gpt_attention_plugin"] = pretrained[
-            "dtype"
-        ]  # chosen on the command line: the default is float16
+        plugin["gpt_attention_plugin"] = pretrained["dtype"]  # chosen on the command line: the default is float16
 
 
 def deduced_limits(version: str, build: dict[str, Any], pretrained: dict[str, Any]) -> dict[str, Any]:
@@ -282,9 +268,7 @@ def deduced_limits(version: str, build: dict[str, Any], pretrained: dict[str, An
     if build["max_num_tokens"] is not None:
         build["max_num_tokens"] = min(build["max_num_tokens"], build["max_batch_size"] * length)
     if "opt_num_tokens" in build and build["opt_num_tokens"] is None:
-        build["opt_num_tokens"] = min(
-            build["max_batch_size"] * build["max_beam_width"], build["max_num_tokens"]
-        )
+        build["opt_num_tokens"] = min(build["max_batch_size"] * build["max_beam_width"], build["max_num_tokens"])
     if "kv_cache_type" in build and not versions.at_least(version, "1.2.0"):
         build["kv_cache_type"] = build["kv_cache_type"].upper()
     if isinstance(build.get("speculative_decoding_mode"), str):

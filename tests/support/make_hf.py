@@ -109,9 +109,7 @@ def make_tokenizer(
     (folder / "tokenizer.json").write_bytes(tokenizer_json(vocab_size))
     special = special_tokens(vocab_size)
     config = {
-        "added_tokens_decoder": {
-            str(each["id"]): {k: v for k, v in each.items() if k != "id"} for each in special
-        },
+        "added_tokens_decoder": {str(each["id"]): {k: v for k, v in each.items() if k != "id"} for each in special},
         "bos_token": "<|begin_of_text|>",
         "chat_template": CHAT_TEMPLATE,
         "clean_up_tokenization_spaces": True,
@@ -121,9 +119,7 @@ def make_tokenizer(
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
     write_json(folder / "tokenizer_config.json", changed(config, changes))
-    write_json(
-        folder / "special_tokens_map.json", {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
-    )
+    write_json(folder / "special_tokens_map.json", {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"})
     return folder
 
 
@@ -160,9 +156,7 @@ def make_lora(
         overrides,
     )
     write_json(folder / "adapter_config.json", adapter)
-    write_safetensors(
-        folder / "adapter_model.safetensors", changed(lora_tensors(base, adapter, dtype), tensors)
-    )
+    write_safetensors(folder / "adapter_model.safetensors", changed(lora_tensors(base, adapter, dtype), tensors))
     return folder
 
 
@@ -311,9 +305,7 @@ def mlp_shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def lora_tensors(
-    config: dict[str, Any], adapter: dict[str, Any], dtype: str
-) -> dict[str, tuple[str, tuple[int, ...]]]:
+def lora_tensors(config: dict[str, Any], adapter: dict[str, Any], dtype: str) -> dict[str, tuple[str, tuple[int, ...]]]:
     rank, targets = adapter["r"], adapter["target_modules"]
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for layer in range(config["num_hidden_layers"]):
@@ -453,9 +445,7 @@ def make_real_tokenizers(root: Path) -> dict[str, tuple[Path, int]]:
     unigram.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     pieces = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     pieces.pre_tokenizer = pre_tokenizers.Whitespace()
-    pieces.train_from_iterator(
-        TEXTS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]", "[PAD]"])
-    )
+    pieces.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]", "[PAD]"]))
     fast = {
         "bpe": PreTrainedTokenizerFast(tokenizer_object=byte_level, eos_token="<|im_end|>", pad_token="<|endoftext|>", model_max_length=4096),
         "unigram": PreTrainedTokenizerFast(tokenizer_object=unigram, bos_token="<s>", eos_token="</s>", unk_token="<unk>"),

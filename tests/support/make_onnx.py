@@ -116,8 +116,7 @@ def llm_sized(layers=22, nodes_each=80):
         made = node("Mul", [f"t{index}", "w"], [f"t{index + 1}"], f"node_mul_{index}")
         entries = {
             "namespace": f": W/{scope}: LlamaAttention/mul_{index}: aten.mul.Tensor" * 3,
-            "pkg.torch.onnx.class_hierarchy": "['transformers.models.llama.modeling_llama.LlamaAttention']"
-            * 3,
+            "pkg.torch.onnx.class_hierarchy": "['transformers.models.llama.modeling_llama.LlamaAttention']" * 3,
             "pkg.torch.onnx.name_scopes": f"['', 'model', '{scope}', 'mul_{index}']",
             "pkg.torch.onnx.stack_trace": 'File "modeling_llama.py", line 1, in forward\n' * 26,
         }
@@ -197,9 +196,7 @@ def llama_profile(batch, sequence, past, total=None):
         "past_key_values.0.key": ((b, 2, p, 8) for b, p in zip(batch, past, strict=True)),
         "past_key_values.0.value": ((b, 2, p, 8) for b, p in zip(batch, past, strict=True)),
     }
-    return {
-        name: dict(zip(("min", "opt", "max"), map(list, each), strict=True)) for name, each in shapes.items()
-    }
+    return {name: dict(zip(("min", "opt", "max"), map(list, each), strict=True)) for name, each in shapes.items()}
 
 
 CONTEXT = llama_profile((1, 2, 4), (1, 8, 32), (0, 0, 0))

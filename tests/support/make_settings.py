@@ -30,6 +30,4 @@ PADDED = {"plugin.remove_input_padding": False, "kv_cache_type": "continuous"}
 
 def engine(**changes) -> Artifact:
     facts = LLAMA | {name.replace("__", "."): value for name, value in changes.items()}
-    return Artifact(
-        "engine", "engine", {name: Fact(value, name) for name, value in facts.items() if value is not None}
-    )
+    return Artifact("engine", "engine", {name: Fact(value, name) for name, value in facts.items() if value is not None})

@@ -47,9 +47,7 @@ def aligned(text: str, width: int, *, centred: bool = True) -> str:
     return (" " * left + text).ljust(width)
 
 
-def engine_table(
-    tensors: list[Tensor], profiles: list[dict[str, tuple[Shape, Shape, Shape]]]
-) -> Iterator[str]:
+def engine_table(tensors: list[Tensor], profiles: list[dict[str, tuple[Shape, Shape, Shape]]]) -> Iterator[str]:
     """Yield what is printed once, when the first context is added."""
     name = max(len(each.name) for each in tensors)
     shapes = [in_words(each.shape) for each in tensors]

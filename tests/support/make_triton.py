@@ -138,19 +138,13 @@ def make_triton(path: Path, engine_dir: str, tokenizer_dir: str, **overrides: st
         "postprocessing_tokenizer_dir": tokenizer_dir,
     }
     for model in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls", "ensemble"):
-        values[f"{model}_max_batch_size"] = overrides.get(
-            "triton_max_batch_size", values["triton_max_batch_size"]
-        )
+        values[f"{model}_max_batch_size"] = overrides.get("triton_max_batch_size", values["triton_max_batch_size"])
     values |= overrides
     fill = {name: f"${{{name}}}" if value is None else str(value) for name, value in values.items()}
     models = {
-        "preprocessing": _python(
-            "preprocessing", PREPROCESSING, fill, ("tokenizer_dir", "add_special_tokens")
-        ),
+        "preprocessing": _python("preprocessing", PREPROCESSING, fill, ("tokenizer_dir", "add_special_tokens")),
         "tensorrt_llm": _llm(fill),
-        "postprocessing": _python(
-            "postprocessing", POSTPROCESSING, fill, ("tokenizer_dir", "skip_special_tokens")
-        ),
+        "postprocessing": _python("postprocessing", POSTPROCESSING, fill, ("tokenizer_dir", "skip_special_tokens")),
         "tensorrt_llm_bls": _bls(fill),
         "ensemble": _ensemble(fill),
     }
@@ -179,7 +173,9 @@ def _parameter(key: str, value: str) -> str:
 
 
 def _head(name: str, backend: str, fill: dict[str, str]) -> str:
-    return f'# {name} of 1.2.1\nname: "{name}"\nbackend: "{backend}"\nmax_batch_size: {fill[name + "_max_batch_size"]}\n'
+    return (
+        f'# {name} of 1.2.1\nname: "{name}"\nbackend: "{backend}"\nmax_batch_size: {fill[name + "_max_batch_size"]}\n'
+    )
 
 
 def _policy(decoupled: str) -> str:
@@ -190,12 +186,8 @@ def _instances(fill: dict[str, str]) -> str:
     return f"instance_group [\n  {{\n    count: {fill['instance_count']}\n    kind : KIND_CPU\n  }}\n]\n"
 
 
-def _python(
-    name: str, tensors: tuple[list[str], list[str]], fill: dict[str, str], parameters: tuple[str, ...]
-) -> str:
-    text = (
-        _head(name, "python", fill) + _tensors("input", tensors[0], "") + _tensors("output", tensors[1], "")
-    )
+def _python(name: str, tensors: tuple[list[str], list[str]], fill: dict[str, str], parameters: tuple[str, ...]) -> str:
+    text = _head(name, "python", fill) + _tensors("input", tensors[0], "") + _tensors("output", tensors[1], "")
     for key in parameters:
         text += _parameter(key, fill.get(f"{name}_{key}", fill.get(key, "")))
     return text + _instances(fill)
@@ -260,12 +252,9 @@ def _ensemble(fill: dict[str, str]) -> str:
 
 
 def _step(model: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
-    maps = [("input_map", *pair) for pair in inputs.items()] + [
-        ("output_map", *pair) for pair in outputs.items()
-    ]
+    maps = [("input_map", *pair) for pair in inputs.items()] + [("output_map", *pair) for pair in outputs.items()]
     entries = "".join(
-        f'      {kind} {{\n        key: "{key}"\n        value: "{value}"\n      }}\n'
-        for kind, key, value in maps
+        f'      {kind} {{\n        key: "{key}"\n        value: "{value}"\n      }}\n' for kind, key, value in maps
     )
     return f'    {{\n      model_name: "{model}"\n      model_version: -1\n{entries}    }}'
 

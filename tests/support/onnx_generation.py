@@ -76,8 +76,7 @@ def test_sampling_depends_on_its_seed_alone(llama):
     def run(**more):
         sampling = Sampling(temperature=2.0, **more)
         return [
-            step.tokens.tolist()
-            for step in generate_tokens(engine_of(llama.path), prompts(6, 3), 6, sampling=sampling)
+            step.tokens.tolist() for step in generate_tokens(engine_of(llama.path), prompts(6, 3), 6, sampling=sampling)
         ]
 
     assert run(seed=1) == run(seed=1)
@@ -124,9 +123,7 @@ def test_caches_are_known_by_their_names(tmp_path):
         path = model(tmp_path / "m.onnx", nodes, inputs, outputs)
         assert cache_outputs_by_input(engine_of(path)) == {past: present}
     path = model(tmp_path / "m.onnx", nodes[:1], inputs, outputs[:1])
-    with pytest.raises(
-        InputError, match=r"takes 'past_key_values\.1\.decoder\.key', but none of its outputs"
-    ):
+    with pytest.raises(InputError, match=r"takes 'past_key_values\.1\.decoder\.key', but none of its outputs"):
         next(generate_tokens(engine_of(path), [[1]], 1))
 
 
@@ -136,9 +133,7 @@ def test_a_model_without_a_cache_gets_all_tokens_each_time(tmp_path):
     import onnx
 
     axis = onnx.numpy_helper.from_array(np.array([2]), "axis")
-    path = model(
-        tmp_path / "m.onnx", nodes, [("input_ids", INT64, ["n", "s"])], [("logits", FLOAT, None)], [axis]
-    )
+    path = model(tmp_path / "m.onnx", nodes, [("input_ids", INT64, ["n", "s"])], [("logits", FLOAT, None)], [axis])
     seen = []
     engine = engine_of(path, ".:in", sink=lambda each: seen.append(each.tensor.shape))
     list(generate_tokens(engine, [[4, 5]], 3))
@@ -151,9 +146,7 @@ def test_inputs_that_are_no_part_of_a_generation(tmp_path):
     path = model(tmp_path / "m.onnx", nodes, inputs, [("logits", FLOAT, ["n", "s"])])
     with pytest.raises(InputError, match=r"wants pixels \(float32 \[1\]\)"):
         next(generate_tokens(engine_of(path), [[1]], 1))
-    assert next(
-        generate_tokens(engine_of(path), [[1]], 1, extra={"pixels": np.ones(1, np.float32)})
-    ).tokens == [0]
+    assert next(generate_tokens(engine_of(path), [[1]], 1, extra={"pixels": np.ones(1, np.float32)})).tokens == [0]
     with pytest.raises(InputError, match="ends in padding"):
         next(generate_tokens(engine_of(path), [[1, 2]], 1, attention_mask=[[1, 0]]))
 

@@ -49,12 +49,8 @@ def check_layers(ready, feed):
     for layer, outputs in ready.steps(feed, "all"):
         for number, tensor in enumerate(layer.outputs):
             value, shape = outputs[tensor.name], layer.trt.get_output(number).shape
-            assert value.dtype == trt_numpy_dtype(tensor.dtype), (
-                f"{layer.name}: {value.dtype} is not {tensor.dtype}"
-            )
-            fits = len(shape) == value.ndim and all(
-                a in (-1, b) for a, b in zip(shape, value.shape, strict=True)
-            )
+            assert value.dtype == trt_numpy_dtype(tensor.dtype), f"{layer.name}: {value.dtype} is not {tensor.dtype}"
+            fits = len(shape) == value.ndim and all(a in (-1, b) for a, b in zip(shape, value.shape, strict=True))
             assert fits, f"{layer.name}: {value.shape} is not {tuple(shape)}"
             count += 1
     return count
@@ -85,9 +81,7 @@ def outcome(case):
         found = [result[each.name] for each in case.model.graph.output]
         layers += check_layers(ready, feed)
         try:
-            Runner.assert_similar_outputs(
-                list(map(narrowed, arrays_of(outputs))), found, case.rtol, case.atol
-            )
+            Runner.assert_similar_outputs(list(map(narrowed, arrays_of(outputs))), found, case.rtol, case.atol)
         except AssertionError as err:
             expected = as_understood(case, arrays_of(inputs))
             if expected is None:

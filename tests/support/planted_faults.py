@@ -57,9 +57,7 @@ def decoder(kind, *, attention="eager", **more):
     torch.manual_seed(1)
     config = made[kind]()
     config.initializer_range = 0.2
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation=attention
-    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     with torch.no_grad():
         for name, each in model.named_parameters():
             if each.ndim == 1:
@@ -114,9 +112,7 @@ def parts_of(path, step, kept, states):
     return inputs, outputs, kept
 
 
-def suspect_of(
-    model, path, plant=as_it_is, *, rows=ROWS, step=0, dtype="float32", inner=(), own=(), twice=False
-):
+def suspect_of(model, path, plant=as_it_is, *, rows=ROWS, step=0, dtype="float32", inner=(), own=(), twice=False):
     """Return what a comparison knows of a module of a candidate that has a mistake planted in it.
 
     Args:

@@ -31,9 +31,7 @@ def decoder(kind, *, attention="sdpa", dtype="float32", **more):
     config = made[kind]()
     config.initializer_range = 0.2  # else all tokens are about as likely
     implementation = {} if kind == "mamba" else {"attn_implementation": attention}
-    model = transformers.AutoModelForCausalLM.from_config(
-        config, dtype=getattr(torch, dtype), **implementation
-    )
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), **implementation)
     return model.eval()
 
 

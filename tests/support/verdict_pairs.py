@@ -13,9 +13,7 @@ from trtdx.host import RealHost
 VOCABULARY = 64
 ALONE = {"threads": "1"}  # many small products are slower on threads that wait for each other
 QUESTION = ComparisonQuestion(
-    prompts=tuple(
-        tuple(np.random.default_rng(7).integers(1, VOCABULARY, length).tolist()) for length in (12, 9)
-    ),
+    prompts=tuple(tuple(np.random.default_rng(7).integers(1, VOCABULARY, length).tolist()) for length in (12, 9)),
     new_tokens=1,
 )
 

@@ -44,9 +44,7 @@ def agree(one: Statistics, other: Statistics, relative: float = 1e-9) -> None:
     scale = max(other.absmax, 0.0) if not math.isnan(other.absmax) else 0.0
     for name, a, b in zip(Statistics._fields, one, other, strict=True):
         if name in ROUNDED:
-            assert (
-                a == b or math.isclose(a, b, rel_tol=relative, abs_tol=1e-13 * scale) or (a != a and b != b)
-            ), (
+            assert a == b or math.isclose(a, b, rel_tol=relative, abs_tol=1e-13 * scale) or (a != a and b != b), (
                 name,
                 a,
                 b,
@@ -253,8 +251,6 @@ def test_without_a_compiler_numpy_does_it(tmp_path):
         "a = np.linspace(-1, 1, 1000, dtype=np.float32)\n"
         "print(array_statistics(a).max, array_statistics(a).hash, measure_difference(a, a + np.float32(1)).sums.max_abs)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=os.environ, timeout=60)
     array = np.linspace(-1, 1, 1000, dtype=np.float32)
     assert done.stdout.split()[:2] == ["1.0", array_statistics(array).hash], done.stderr

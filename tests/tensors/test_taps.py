@@ -95,6 +95,4 @@ def test_a_misspelt_part_of_a_union_is_an_error():
     places = [Place("model.layers.0.mlp"), Place("model.layers.0.self_attn")]
     with pytest.raises(InputError, match=r"nothing is selected by 'layers\.\*\.mlpp'"):
         parse_selector("layers.*.self_attn, layers.*.mlpp").select_or_raise(places)
-    assert parse_selector("layers.*.self_attn, !nothing").select_or_raise(
-        places
-    )  # an exclusion may hit nothing
+    assert parse_selector("layers.*.self_attn, !nothing").select_or_raise(places)  # an exclusion may hit nothing

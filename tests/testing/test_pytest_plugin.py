@@ -111,9 +111,7 @@ class TestLoading:
             env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONWARNINGS": "error"},
         )
         assert done.returncode == 0, done.stdout
-        assert re.search(
-            r"trtdx: \S+, compares with goldens, statistics kernel (avx512|avx2|plain|numpy)", done.stdout
-        )
+        assert re.search(r"trtdx: \S+, compares with goldens, statistics kernel (avx512|avx2|plain|numpy)", done.stdout)
 
     def test_the_header_says_what_computes_networks_and_why(self, run):
         pytest.importorskip("tensorrt_rtx")
@@ -315,10 +313,7 @@ class TestNetworks:
         result = run("--trtdx", test_a=source)
         result.assert_outcomes(passed=2, failed=2)
         told = text_of(result)
-        assert (
-            told.count("fc is the first of 2 tensors that differ from the reference, of 3 tensors compared")
-            >= 2
-        )
+        assert told.count("fc is the first of 2 tensors that differ from the reference, of 3 tensors compared") >= 2
         assert "before it, these agree: x" in told
         assert "after it, these differ too: y" in told
 
@@ -372,9 +367,7 @@ class TestNetworks:
 class TestGoldens:
     def test_recorded_then_compared(self, run, pytester):
         result = run("--trtdx-record", test_a=ARRAYS)
-        assert re.search(
-            r"__trtdx__/test_a\.jsonl: 1 golden written \(\d+ bytes with values\)", text_of(result)
-        )
+        assert re.search(r"__trtdx__/test_a\.jsonl: 1 golden written \(\d+ bytes with values\)", text_of(result))
         (golden,) = goldens(pytester).values()
         assert [each.name for each in golden.tensors] == ["first", "second"]
         assert "1 test compared with goldens (2 tensors): none changed" in text_of(run("--trtdx"))
@@ -526,10 +519,7 @@ class TestGoldens:
         """
         result = run("--trtdx", test_a=source)
         result.assert_outcomes(passed=1)
-        assert (
-            "NaN or infinities in 1 passed test:\n  test_a.py::test_nan: a 1 NaN and 1 +Inf of 3"
-            in text_of(result)
-        )
+        assert "NaN or infinities in 1 passed test:\n  test_a.py::test_nan: a 1 NaN and 1 +Inf of 3" in text_of(result)
 
 
 def test_workers_of_xdist_lose_no_golden_and_any_test_id_works(pytester):

@@ -26,9 +26,7 @@ UNMASKED_OPERATORS = re.compile(r"Linear|Embedding|MLP|Norm|MatMul|Gemm|Conv")
 LARGEST_NUMBERS = {"float16": "65504", "float8_e4m3fn": "448", "float8_e5m2": "57344"}
 
 
-def find_not_finite(
-    capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None
-) -> Finding | None:
+def find_not_finite(capture: Capture, book: RuleBook, stopped: NotFiniteError | None = None) -> Finding | None:
     """Return the finding of the first tensor that has a NaN or an overflow, if there is one."""
     if stopped is None:
         record = next(filter(_is_not_finite, capture.records()), None)
@@ -61,9 +59,7 @@ def find_not_finite(
     elif weights is None:
         values["unread"] = "the weights of this place"
     more = tuple(Evidence("weights", weight) for weight in weights or ())
-    return finding_from(
-        book.get(NOT_FINITE), Violation((evidence, *more, *_input_evidence(capture, record)), values)
-    )
+    return finding_from(book.get(NOT_FINITE), Violation((evidence, *more, *_input_evidence(capture, record)), values))
 
 
 def _not_finite_input(capture: Capture, record: TensorRecord) -> TensorRecord | None:
@@ -96,9 +92,7 @@ def _repeat_command(capture: Capture, *words: str) -> str:
         words_before = ["trtdx", "capture", str(capture.header.details.get("model") or "MODEL")]
     dropped = {"--out", *(word for word in words if word.startswith("--"))}
     kept_arguments = [
-        word
-        for before, word in zip(["", *words_before], words_before, strict=False)
-        if not {before, word} & dropped
+        word for before, word in zip(["", *words_before], words_before, strict=False) if not {before, word} & dropped
     ]
     return shlex.join([*kept_arguments, *words])
 
@@ -130,8 +124,4 @@ def _describe_magnitude(record: TensorRecord) -> str:
     if statistics.neg_inf == statistics.elements:
         return f"-Inf in all {statistics.elements} elements"
     not_finite = record.statistics.specials
-    return (
-        f"{not_finite} of {statistics.elements}, the rest {largest}"
-        if not_finite
-        else f"still finite, {largest}"
-    )
+    return f"{not_finite} of {statistics.elements}, the rest {largest}" if not_finite else f"still finite, {largest}"

@@ -99,9 +99,7 @@ def capture_run(
         folder, state = _prepare_folder(plan, engine, kind)
         tokens = _tokens_left(plan, state, before)
         feeds = _feeds_from_plan(host, engine, plan)
-        header = CaptureHeader(
-            run=plan.run, engine=kind, selector=selector, details=_plan_details(engine, plan)
-        )
+        header = CaptureHeader(run=plan.run, engine=kind, selector=selector, details=_plan_details(engine, plan))
         writer = CaptureWriter(
             folder,
             header,
@@ -116,9 +114,7 @@ def capture_run(
         )
         stopped = _run_session(session, plan, feeds if feeds is not None else state, tokens, on_step)
         notes = _run_notes(plan, engine.tap_effect.note, before=before)
-        if stopped is None and not any(
-            map(selection.has_step, range(state.step if state else 0, engine.step))
-        ):
+        if stopped is None and not any(map(selection.has_step, range(state.step if state else 0, engine.step))):
             notes.append("no tap was captured: no step of this run is among those asked for")
     finally:
         engine.close()
@@ -132,21 +128,15 @@ def default_selector(model: ComputableModel, kind: str) -> str:
         places = select_places(model, kind, MODULE_SELECTOR).places
     except InputError:
         return "**"
-    return (
-        MODULE_SELECTOR if any(place.path for place in places) else "**"
-    )  # every model has borders of its own
+    return MODULE_SELECTOR if any(place.path for place in places) else "**"  # every model has borders of its own
 
 
 def _plan_to_resume(plan: CapturePlan) -> tuple[CapturePlan, CaptureHeader]:
     """Return a plan to go on as before unless told otherwise, and what the capture says it is of."""
     with open_capture(plan.resume) as before:
         header = before.header
-    stated = {
-        name: header.details[name] for name in ("values", "steps", "positions") if name in header.details
-    }
-    overrides = {
-        name: value for name, value in stated.items() if not getattr(plan, name) and isinstance(value, str)
-    }
+    stated = {name: header.details[name] for name in ("values", "steps", "positions") if name in header.details}
+    overrides = {name: value for name, value in stated.items() if not getattr(plan, name) and isinstance(value, str)}
     return msgspec.structs.replace(plan, selector=plan.selector or header.selector, **overrides), header
 
 
@@ -200,9 +190,7 @@ def _tokens_left(plan: CapturePlan, state: GenerationState | None, before: Captu
     if plan.tokens is None:
         return planned - done if isinstance(planned, int) and planned > done else DEFAULT_TOKENS
     if plan.tokens <= done:
-        fix = (
-            f"--new-tokens counts those too; for {DEFAULT_TOKENS} more: --new-tokens {done + DEFAULT_TOKENS}"
-        )
+        fix = f"--new-tokens counts those too; for {DEFAULT_TOKENS} more: --new-tokens {done + DEFAULT_TOKENS}"
         raise InputError(f"{plan.resume} has {format_count(done, 'token')} already", fix=fix)
     return plan.tokens - done
 
@@ -217,9 +205,7 @@ def _free_folder(plan: CapturePlan, kind: str) -> Path:
 
 def is_decoder(engine: Engine) -> bool:
     """Whether an engine's model is one that generates: it takes token ids and has scores."""
-    return "input_ids" in engine.inputs and (
-        "logits" in engine.outputs or bool(cache_outputs_by_input(engine))
-    )
+    return "input_ids" in engine.inputs and ("logits" in engine.outputs or bool(cache_outputs_by_input(engine)))
 
 
 def _run_session(

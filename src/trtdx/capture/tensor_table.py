@@ -53,9 +53,7 @@ def tensor_rows(
     return [row for rank in capture.ranks for row in _rank_rows(capture.files(rank), selector, steps)]
 
 
-def _rank_rows(
-    files: RankFiles, selector: Selector | None, steps: StepRanges | None
-) -> Iterator[CapturedTensorRow]:
+def _rank_rows(files: RankFiles, selector: Selector | None, steps: StepRanges | None) -> Iterator[CapturedTensorRow]:
     places = [place for place in files.places if not is_state(place)]
     selected = set(selector.select_or_raise(places) if selector else places)
     # One tensor may be told of as a tap and as what is fed.
@@ -85,9 +83,7 @@ def _tensor_row(files: RankFiles, place: Place, parts: Sequence[np.ndarray[Any, 
     count = finite[finite > 0].astype(float)
     mean = float((measured["mean"] * count).sum() / count.sum()) if len(measured) else math.nan
     square = (
-        ((measured["std"] ** 2 + (measured["mean"] - mean) ** 2) * count).sum() / count.sum()
-        if len(measured)
-        else 0
+        ((measured["std"] ** 2 + (measured["mean"] - mean) ** 2) * count).sum() / count.sum() if len(measured) else 0
     )
     return CapturedTensorRow(
         place,

@@ -11,22 +11,20 @@ app.command(
     hidden=True,
     epilog="Example: trtdx capture ./model --tokens '1 15 27' --new-tokens 16 --tap 'layers.*:out' --watch nan",
 )(expand_groups(capture_run.run_capture))
-app.command(
-    "show", epilog="Example: trtdx capture show ./capture 'layers.*.mlp:out' --steps 0 --sort absmax"
-)(expand_groups(capture_tools.show_capture))
+app.command("show", epilog="Example: trtdx capture show ./capture 'layers.*.mlp:out' --steps 0 --sort absmax")(
+    expand_groups(capture_tools.show_capture)
+)
 app.command(
     "query",
     epilog='Example: trtdx capture query ./capture "select name, max(absmax) from tensors group by name order by 2 desc limit 10"',
 )(expand_groups(capture_tools.query_capture))
-app.command("import", epilog="Example: trtdx capture import ./tllm_debug ./capture")(
-    capture_tools.import_dump
+app.command("import", epilog="Example: trtdx capture import ./tllm_debug ./capture")(capture_tools.import_dump)
+app.command("export", epilog="Example: trtdx capture export ./capture tensors.safetensors --tap 'layers.*.mlp:out'")(
+    capture_tools.export_values
 )
-app.command(
-    "export", epilog="Example: trtdx capture export ./capture tensors.safetensors --tap 'layers.*.mlp:out'"
-)(capture_tools.export_values)
-app.command(
-    "replay", epilog="Example: trtdx capture replay ./capture layers.3 --model ./model.onnx --step 2"
-)(expand_groups(capture_tools.replay_module))
+app.command("replay", epilog="Example: trtdx capture replay ./capture layers.3 --model ./model.onnx --step 2")(
+    expand_groups(capture_tools.replay_module)
+)
 app.command(
     "build",
     epilog="Example: trtdx capture build model.onnx --tap 'layers.*.mlp:out' --variant debug-tensors --profile 'x:1x8,4x8,16x8'",

@@ -53,9 +53,7 @@ class NetworkOptions(OptionGroup):
     ] = None
     compute_capability: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."
-        ),
+        typer.Option("--sm", metavar="SM", help="Build for this compute capability, such as 89. May be repeated."),
     ] = None
 
 
@@ -71,9 +69,7 @@ def build_engine(
     marks: NetworkOptions,
     findings: FindingOptions,
     output: OutputOptions,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)
-    ] = "",
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)] = "",
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""
     graph = ("onnx", "onnx_ir") if marks.tap and source.endswith(".onnx") else ()

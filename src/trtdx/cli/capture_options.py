@@ -45,9 +45,7 @@ class WatchedValue(str, Enum):
     NAN = "nan"
 
 
-CaptureArgument = Annotated[
-    str, typer.Argument(metavar="CAPTURE", help="A folder that `trtdx capture` made.")
-]
+CaptureArgument = Annotated[str, typer.Argument(metavar="CAPTURE", help="A folder that `trtdx capture` made.")]
 EngineOption = Annotated[EngineName, typer.Option("--engine", help="What computes the model.")]
 
 
@@ -127,26 +125,18 @@ class PromptOptions(OptionGroup):
         """Return the prompts as token ids, a row each."""
         from trtdx.capture.session.inputs import parse_token_ids, token_ids_from_texts
 
-        return (
-            token_ids_from_texts(self.prompt, model_folder)
-            if self.prompt
-            else parse_token_ids(self.tokens or ())
-        )
+        return token_ids_from_texts(self.prompt, model_folder) if self.prompt else parse_token_ids(self.tokens or ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions(OptionGroup):
     """How the next token is chosen."""
 
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0, help="0 takes the likeliest token.")
-    ] = 0.0
-    top_k: Annotated[
-        int, typer.Option("--top-k", min=0, help="Draw from this many tokens only; 0 from all.")
-    ] = 0
-    top_p: Annotated[
-        float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")
-    ] = 1.0
+    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 takes the likeliest token.")] = 0.0
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Draw from this many tokens only; 0 from all.")] = 0
+    top_p: Annotated[float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")] = (
+        1.0
+    )
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random numbers.")] = 0
     eos: Annotated[
         list[int] | None,
@@ -184,9 +174,7 @@ class SelectionOptions(OptionGroup):
     ] = ""
     steps: Annotated[
         str,
-        typer.Option(
-            "--steps", metavar="N,N-N", help="Capture only these steps; 0 is the prompt.", show_default=False
-        ),
+        typer.Option("--steps", metavar="N,N-N", help="Capture only these steps; 0 is the prompt.", show_default=False),
     ] = ""
     every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Capture only each Nth step.")] = 1
     positions: Annotated[
@@ -225,12 +213,8 @@ class EngineFlags(OptionGroup):
     dtype: Annotated[
         str, typer.Option("--dtype", help="torch: float32, bfloat16 ...; auto is what the config says.")
     ] = "auto"
-    attention: Annotated[
-        str, typer.Option("--attention", help="torch: eager or sdpa.", show_default=False)
-    ] = ""
-    torch_compile: Annotated[
-        bool, typer.Option("--torch-compile", help="torch: run through torch.compile.")
-    ] = False
+    attention: Annotated[str, typer.Option("--attention", help="torch: eager or sdpa.", show_default=False)] = ""
+    torch_compile: Annotated[bool, typer.Option("--torch-compile", help="torch: run through torch.compile.")] = False
     optimisation: Annotated[
         OptimisationLevel, typer.Option("--optimisation", help="onnxruntime: how far graphs are optimised.")
     ] = OptimisationLevel.ALL

@@ -103,9 +103,7 @@ def _list_places(
     emit_table(section, f"{model.path} on {kind}", output, all_rows=show_all)
 
 
-def _capture_plan(
-    plan: CapturePlan, findings: FindingOptions, output: OutputOptions, *, show_all: bool
-) -> NoReturn:
+def _capture_plan(plan: CapturePlan, findings: FindingOptions, output: OutputOptions, *, show_all: bool) -> NoReturn:
     """Carry out a plan, print what was seen and end."""
     from trtdx.capture.run import capture_run
 

@@ -17,12 +17,8 @@ def show_capture(
     capture: CaptureArgument,
     findings: FindingOptions,
     output: OutputOptions,
-    selector: Annotated[
-        str, typer.Argument(metavar="SELECTOR", help="Only these tensors.", show_default=False)
-    ] = "",
-    steps: Annotated[
-        str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)
-    ] = "",
+    selector: Annotated[str, typer.Argument(metavar="SELECTOR", help="Only these tensors.", show_default=False)] = "",
+    steps: Annotated[str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)] = "",
     sort: Annotated[str, typer.Option("--sort", help="order, absmax, std, nan or bytes.")] = "order",
     show_all: AllOption = False,
 ) -> None:
@@ -55,9 +51,7 @@ def query_capture(
 def import_dump(
     dump: Annotated[
         str,
-        typer.Argument(
-            metavar="DUMP", help="TensorRT-LLM's dump trees, Polygraphy JSON, npz, npy, safetensors."
-        ),
+        typer.Argument(metavar="DUMP", help="TensorRT-LLM's dump trees, Polygraphy JSON, npz, npy, safetensors."),
     ],
     capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
 ) -> None:
@@ -74,12 +68,8 @@ def import_dump(
 def export_values(
     capture: CaptureArgument,
     file: Annotated[str, typer.Argument(metavar="FILE", help="An .npz or .safetensors file to make.")],
-    tap: Annotated[
-        str, typer.Option("--tap", metavar="SELECTOR", help="Only these tensors.", show_default=False)
-    ] = "",
-    steps: Annotated[
-        str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)
-    ] = "",
+    tap: Annotated[str, typer.Option("--tap", metavar="SELECTOR", help="Only these tensors.", show_default=False)] = "",
+    steps: Annotated[str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)] = "",
 ) -> None:
     """Write the values kept in a capture to a file that other tools read."""
     from trtdx.capture.dumps.export import export_capture
@@ -109,9 +99,7 @@ def replay_module(
         ),
     ] = "",
     engine: EngineOption = EngineName.AUTO,
-    step: Annotated[
-        int, typer.Option("--step", metavar="N", min=0, help="With the inputs of this step.")
-    ] = 0,
+    step: Annotated[int, typer.Option("--step", metavar="N", min=0, help="With the inputs of this step.")] = 0,
     out: Annotated[
         str,
         typer.Option("--out", metavar="DIR", help="Capture what is computed inside it.", show_default=False),

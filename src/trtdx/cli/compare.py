@@ -54,13 +54,9 @@ def run_compare(
     if not reference or not candidate:
         raise typer.BadParameter("name a reference and a candidate" if not reference else "name a candidate")
     if mode == "bisect":
-        bisect_options(
-            reference, candidate, comparison, tolerance, findings, output, moved.option, moved.runs
-        )
+        bisect_options(reference, candidate, comparison, tolerance, findings, output, moved.option, moved.runs)
     if mode == "reduce":
-        reduce_failure(
-            reference, candidate, moved.reduce, comparison, tolerance, findings, output, save_mapping, plot
-        )
+        reduce_failure(reference, candidate, moved.reduce, comparison, tolerance, findings, output, save_mapping, plot)
     _compare_sides(reference, candidate, comparison, tolerance, findings, output, save_mapping, plot)
 
 
@@ -69,9 +65,7 @@ def reduce_failure(
     candidate: CandidateArgument,
     out: Annotated[
         str,
-        typer.Option(
-            "--out", metavar="DIR", help="Where the bug report goes: a new folder.", show_default=False
-        ),
+        typer.Option("--out", metavar="DIR", help="Where the bug report goes: a new folder.", show_default=False),
     ],
     comparison: ComparisonOptions,
     tolerance: ToleranceOptions,
@@ -81,9 +75,7 @@ def reduce_failure(
     plot: PlotOption = "",
 ) -> NoReturn:
     """Compare, and write the smallest part that fails, with its inputs, as a bug report anyone can run."""
-    _compare_sides(
-        reference, candidate, comparison, tolerance, findings, output, save_mapping, plot, reduce_to=out
-    )
+    _compare_sides(reference, candidate, comparison, tolerance, findings, output, save_mapping, plot, reduce_to=out)
 
 
 def _compare_sides(
@@ -138,9 +130,7 @@ def bisect_options(
     ] = None,
     runs: Annotated[
         str,
-        typer.Option(
-            "--runs", metavar="FILE", help="Keep done runs here, to go on later.", show_default=False
-        ),
+        typer.Option("--runs", metavar="FILE", help="Keep done runs here, to go on later.", show_default=False),
     ] = "",
 ) -> NoReturn:
     """Find which options of the candidate flip the verdict."""
@@ -286,13 +276,11 @@ app.command(
     hidden=True,
     epilog="Example: trtdx compare hf:./model onnx:./model.onnx --tokens '1 15 27' --new-tokens 4",
 )(expand_groups(run_compare))
-app.command("bisect", epilog="Example: trtdx compare bisect onnx:./a.onnx onnx:./b.onnx")(
-    expand_groups(bisect_options)
-)
+app.command("bisect", epilog="Example: trtdx compare bisect onnx:./a.onnx onnx:./b.onnx")(expand_groups(bisect_options))
 app.command("reduce", epilog="Example: trtdx compare reduce hf:./model onnx:./model.onnx --out ./bug-report")(
     expand_groups(reduce_failure)
 )
 app.command("baseline", epilog="Example: trtdx compare baseline ./good-run")(expand_groups(compare_baseline))
-app.command(
-    "precision", epilog="Example: trtdx compare precision onnx:./model.onnx --out mixed.onnx --dtype float16"
-)(expand_groups(search_precision))
+app.command("precision", epilog="Example: trtdx compare precision onnx:./model.onnx --out mixed.onnx --dtype float16")(
+    expand_groups(search_precision)
+)

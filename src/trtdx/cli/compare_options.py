@@ -15,17 +15,11 @@ if TYPE_CHECKING:
     from trtdx.compare.sides.side import ComparisonQuestion
 
 SIDE = "A capture, another tool's dump, or a model: hf:DIR?dtype=bfloat16, onnx:FILE?level=none, trt:FILE."
-ReferenceArgument = Annotated[
-    str, typer.Argument(metavar="REF", help=f"What is right. {SIDE}", show_default=False)
-]
-CandidateArgument = Annotated[
-    str, typer.Argument(metavar="CAND", help="What is compared with it.", show_default=False)
-]
+ReferenceArgument = Annotated[str, typer.Argument(metavar="REF", help=f"What is right. {SIDE}", show_default=False)]
+CandidateArgument = Annotated[str, typer.Argument(metavar="CAND", help="What is compared with it.", show_default=False)]
 SaveMappingOption = Annotated[
     str,
-    typer.Option(
-        "--save-map", metavar="FILE", help="Write which tensor was taken for which.", show_default=False
-    ),
+    typer.Option("--save-map", metavar="FILE", help="Write which tensor was taken for which.", show_default=False),
 ]
 PlotOption = Annotated[
     str,
@@ -55,9 +49,7 @@ class QuestionOptions(OptionGroup):
     ] = 1
     inputs: Annotated[
         str,
-        typer.Option(
-            "--inputs", metavar="FILE", help="Arrays by input name: npz, safetensors.", show_default=False
-        ),
+        typer.Option("--inputs", metavar="FILE", help="Arrays by input name: npz, safetensors.", show_default=False),
     ] = ""
 
     def build_question(self) -> ComparisonQuestion:

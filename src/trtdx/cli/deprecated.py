@@ -35,9 +35,7 @@ class MovedMode(NamedTuple):
     allowed: tuple[str, ...]  # parameters of the main command that have an effect in it
 
 
-COMMON = tuple(
-    parameter.name for group in (FindingOptions, ReportOptions) for parameter in group.list_parameters()
-)
+COMMON = tuple(parameter.name for group in (FindingOptions, ReportOptions) for parameter in group.list_parameters())
 QUESTION = ("tokens", "new_tokens", "inputs")
 COMPARISON = (*QUESTION, "mapping", "keep", "budget", "effort", "rtol", "atol")
 COMPARE_MODES = {
@@ -64,9 +62,7 @@ COMPARE_MODES = {
 }
 SETUP_OF_LOGS = ("length", "target", "compile_", "plot", "frontier")
 MEMORY_MODES = {
-    "log": MovedMode(
-        "trtdx memory log LOG... --model MODEL", "a log is of one run, which is not planned", ()
-    ),
+    "log": MovedMode("trtdx memory log LOG... --model MODEL", "a log is of one run, which is not planned", ()),
     "calibrate": MovedMode(
         "trtdx memory calibrate LOG... --model MODEL", "constants are learnt, and nothing is planned", ()
     ),

@@ -30,9 +30,7 @@ def diagnose_logs(
     ] = None,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", "-f", help="Keep reading while the log is being written; report each new cause."
-        ),
+        typer.Option("--follow", "-f", help="Keep reading while the log is being written; report each new cause."),
     ] = False,
     redact_hosts: Annotated[
         bool,
@@ -112,9 +110,7 @@ def _diagnose_whole(
     if not report.summary.bytes_read:  # not a clean bill of health
         empty = "the input is empty" if logs else "there is no log in " + ", ".join(named)
         raise InputError(f"nothing was read: {'; '.join(report.summary.partial) or empty}")
-    is_cut = any(
-        problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial
-    )
+    is_cut = any(problem.startswith(tuple(f"{path}: " for path in named)) for problem in report.summary.partial)
     kept = findings.set_aside_ignored(report, host)
     fails = reaches_severity(kept, findings.chosen_severity(host))
     is_incomplete = (is_cut or any(entry.is_unreadable for entry in skipped)) and not fails

@@ -49,9 +49,7 @@ def explain_rule(
 
     questions = [question for question in (name, option, env, flag) if question is not None]
     if len(questions) != 1:
-        raise InputError(
-            "one thing is explained at a time", fix="trtdx explain CODE, or --option, --env, --flag"
-        )
+        raise InputError("one thing is explained at a time", fix="trtdx explain CODE, or --option, --env, --flag")
     host = RealHost()
     book = load_book(host, [*load_project_defaults(host).rules, *(rules or ())])
     if name is None:

@@ -107,9 +107,7 @@ def given_flags(context: typer.Context) -> dict[str, str]:
     return {
         name: flag
         for name, flag in flags.items()
-        if name
-        and (source := context.get_parameter_source(name)) is not None
-        and source.name == "COMMANDLINE"
+        if name and (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     }
 
 

@@ -54,9 +54,7 @@ ShapesOption = Annotated[
 ]
 CommandOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."
-    ),
+    typer.Option("--command", metavar="TEXT", help="A trtllm-serve, trtllm-bench or trtllm-build command line."),
 ]
 
 

@@ -135,9 +135,7 @@ def _plan_model(
     models, flags = split_flags(words or ())
     question = setup.build_question(host, _only_model(models), serving, dict(flags))
     if not (question.model or question.dims or question.commands or question.options):
-        raise typer.BadParameter(
-            "name a model, or give --dims, --command or --config; for logs: trtdx memory log LOG"
-        )
+        raise typer.BadParameter("name a model, or give --dims, --command or --config; for logs: trtdx memory log LOG")
     request = PlanRequest(
         frontier=frontier,
         plot=plot,

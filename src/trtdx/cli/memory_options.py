@@ -65,15 +65,9 @@ class ServingFlags(OptionGroup):
     kv_cache_dtype: Annotated[
         str, make_flag("--kv_cache_dtype", metavar="TYPE", text="Of the KV cache: fp8, nvfp4, int8.")
     ] = ""
-    max_batch_size: Annotated[
-        str, make_flag("--max_batch_size", metavar="N", text="The most requests in a step.")
-    ] = ""
-    max_num_tokens: Annotated[
-        str, make_flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")
-    ] = ""
-    max_seq_len: Annotated[
-        str, make_flag("--max_seq_len", metavar="N", text="Prompt and answer together.")
-    ] = ""
+    max_batch_size: Annotated[str, make_flag("--max_batch_size", metavar="N", text="The most requests in a step.")] = ""
+    max_num_tokens: Annotated[str, make_flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")] = ""
+    max_seq_len: Annotated[str, make_flag("--max_seq_len", metavar="N", text="Prompt and answer together.")] = ""
     max_beam_width: Annotated[str, make_flag("--max_beam_width", metavar="N", text="The most beams.")] = ""
     kv_cache_free_gpu_memory_fraction: Annotated[
         str,
@@ -99,13 +93,9 @@ class SetupOptions(OptionGroup):
 
     gpu: Annotated[
         str,
-        make_flag(
-            "--gpu", metavar="NAME", text="The GPU: H100, L4, 2xH100. Without it, the smallest that fits."
-        ),
+        make_flag("--gpu", metavar="NAME", text="The GPU: H100, L4, 2xH100. Without it, the smallest that fits."),
     ] = ""
-    gpu_memory: Annotated[
-        str, make_flag("--gpu-memory", metavar="SIZE", text="Its memory, such as 24GiB.")
-    ] = ""
+    gpu_memory: Annotated[str, make_flag("--gpu-memory", metavar="SIZE", text="Its memory, such as 24GiB.")] = ""
     dims: Annotated[
         str,
         make_flag(
@@ -165,9 +155,7 @@ class LoadOptions(OptionGroup):
     ] = None
     target: Annotated[
         str,
-        make_flag(
-            "--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."
-        ),
+        make_flag("--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."),
     ] = ""
     compile_: Annotated[
         bool, typer.Option("--compile", help="Take activation memory from TensorRT's builder, on the CPU.")

@@ -47,9 +47,7 @@ class OutputOptions(OptionGroup):
     @property
     def chosen_format(self) -> OutputFormat:
         """The format to print."""
-        short = (
-            OutputFormat.JSON if self.json else OutputFormat.MARKDOWN if self.markdown else OutputFormat.TEXT
-        )
+        short = OutputFormat.JSON if self.json else OutputFormat.MARKDOWN if self.markdown else OutputFormat.TEXT
         return self.format or short
 
     @property
@@ -62,9 +60,7 @@ class OutputOptions(OptionGroup):
 class ReportOptions(OutputOptions):
     """In which format a report is printed, and how much of it."""
 
-    details: Annotated[
-        bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")
-    ] = False
+    details: Annotated[bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +69,7 @@ class FindingOptions(OptionGroup):
 
     rules: Annotated[
         list[str] | None,
-        typer.Option(
-            "--rules", metavar="DIR", help="Also use the rule pages in this folder. May be repeated."
-        ),
+        typer.Option("--rules", metavar="DIR", help="Also use the rule pages in this folder. May be repeated."),
     ] = None
     ignore: Annotated[
         list[str] | None,

@@ -85,9 +85,7 @@ def _read_table(host: Host, path: Path) -> dict[str, Any] | None:
         document = msgspec.toml.decode(data.decode("utf-8"), type=dict[str, Any])
     except (ValueError, RecursionError) as err:  # msgspec's errors and bad UTF-8 are ValueErrors
         what = "it is nested too deeply" if isinstance(err, RecursionError) else str(err)
-        raise InputError(
-            f"{path} is not TOML: {what}", fix="mend that file; trtdx reads its defaults"
-        ) from err
+        raise InputError(f"{path} is not TOML: {what}", fix="mend that file; trtdx reads its defaults") from err
     if path.name == OWN_FILE:
         return document
     tools = document.get("tool", {})
@@ -104,9 +102,7 @@ def _parse_defaults(table: dict[str, Any], path: Path) -> ProjectDefaults:
             unknown = UnknownNameError("setting", name, names)
             raise InputError(f"{path}: {unknown.message}", fix=unknown.fix)
     if "ignore" in table and not isinstance(table["ignore"], dict):
-        raise InputError(
-            f"{path}: ignore wants a reason for each code", fix='write: ignore = {DX012 = "why"}'
-        )
+        raise InputError(f"{path}: ignore wants a reason for each code", fix='write: ignore = {DX012 = "why"}')
     try:
         defaults = msgspec.convert(table, type=ProjectDefaults)
     except msgspec.ValidationError as err:
@@ -118,6 +114,4 @@ def _parse_defaults(table: dict[str, Any], path: Path) -> ProjectDefaults:
     if bare:
         raise InputError(f"{path}: ignore.{bare[0]} has no reason", fix="say why it may be ignored")
     folders = (defaults.rules,) if isinstance(defaults.rules, str) else defaults.rules
-    return msgspec.structs.replace(
-        defaults, rules=tuple(str(path.parent / folder) for folder in folders if folder)
-    )
+    return msgspec.structs.replace(defaults, rules=tuple(str(path.parent / folder) for folder in folders if folder))

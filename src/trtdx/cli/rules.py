@@ -110,9 +110,7 @@ def format_pages(
         write_output(f"{path}\n")
         if not check:
             host.write(path, text.encode())
-    write_output(
-        f"{format_count(len(pages), 'page')}, {len(changed)} {'would change' if check else 'changed'}\n"
-    )
+    write_output(f"{format_count(len(pages), 'page')}, {len(changed)} {'would change' if check else 'changed'}\n")
     raise typer.Exit(1 if check and changed else 0)
 
 

@@ -30,9 +30,7 @@ class CaseKeeper:
 
     def keep_blocks(self, source: LogSource) -> Iterator[bytes]:
         """Yield the source's blocks; what is kept is cleaned first, so that nothing hides a secret from redaction."""
-        return (
-            self._case.copy_log(source.name, clean_blocks(source.blocks())) if self._case else source.blocks()
-        )
+        return self._case.copy_log(source.name, clean_blocks(source.blocks())) if self._case else source.blocks()
 
     def add_report(self, report: Report) -> None:
         if self._case:

@@ -188,9 +188,7 @@ def _import_package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as err:
-        raise MissingExtraError(
-            f"{name} is not installed", fix=f"{install_packages(name)}   # or use rows()"
-        ) from err
+        raise MissingExtraError(f"{name} is not installed", fix=f"{install_packages(name)}   # or use rows()") from err
 
 
 def _ignore_progress(text: str) -> None:

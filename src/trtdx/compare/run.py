@@ -83,9 +83,7 @@ class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: str
     candidate: str
-    sides: tuple[SideSpec, SideSpec] | None = (
-        None  # of a script, which has more than texts; they stand above these
-    )
+    sides: tuple[SideSpec, SideSpec] | None = None  # of a script, which has more than texts; they stand above these
     question: ComparisonQuestion = ComparisonQuestion()
     mapping: str = ""  # a file
     save_mapping: str = ""
@@ -120,9 +118,7 @@ def compare(
         plan, candidate_capture = _as_captured(plan, specs, folder)
         budget = DiskBudget(folder, plan.budget_bytes)
         progress(f"reading {specs[0].text}")
-        reference = budget.open_side(
-            host, specs[0], plan.question, folder / "reference", forced=candidate_capture
-        )
+        reference = budget.open_side(host, specs[0], plan.question, folder / "reference", forced=candidate_capture)
         progress(f"reading {specs[1].text}")
         forced = reference.step_tokens() or None
         try:
@@ -134,9 +130,7 @@ def compare(
         alignment.notes[:0] = budget.notes
         if plan.save_mapping:
             host.write(plan.save_mapping, alignment.mapping.text.encode())
-        return _Comparison(host, plan, book, folder, reference, candidate, alignment, progress).report(
-            tolerance
-        )
+        return _Comparison(host, plan, book, folder, reference, candidate, alignment, progress).report(tolerance)
 
 
 def _as_captured(
@@ -221,9 +215,7 @@ class _Comparison:
         reached = self._collect_divergences(runs, tolerance)
         located = reached[0].located
         findings = tuple(divergence.finding for divergence in reached if divergence.finding is not None)
-        read = [
-            f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes
-        ]
+        read = [f"{side.spec.path}: {note}" for side in (self.reference, self.candidate) for note in side.notes]
         problems = [divergence.problem for divergence in reached if divergence.problem]
         notes = [
             *read,
@@ -256,9 +248,7 @@ class _Comparison:
             coverage=Coverage.from_verdicts(located.judged, self.alignment.unmatched),
         )
 
-    def _collect_divergences(
-        self, runs: ReferenceRuns, tolerance: Tolerances | None
-    ) -> list[ReachedDivergence]:
+    def _collect_divergences(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[ReachedDivergence]:
         """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
         divergences: list[ReachedDivergence] = []
         explained: set[tuple[int, str]] = set()
@@ -285,32 +275,24 @@ class _Comparison:
             finding = divergences[-1].finding
             if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
                 break
-            explained |= find_same_kind_errors(judged, located.first) | {
-                (located.where.step, located.where.tensor)
-            }
+            explained |= find_same_kind_errors(judged, located.first) | {(located.where.step, located.where.tensor)}
         return self._sort_by_severity(divergences)
 
     def _locate_first(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
         """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
-        located = locate_first_divergence(
-            judged, self.reference, self.candidate, runs=runs, align=_aligned_pairs
-        )
+        located = locate_first_divergence(judged, self.reference, self.candidate, runs=runs, align=_aligned_pairs)
         if located.where is not None or not sure:
             return located
         alarmed = judge_model_outputs(judged, quantised=bool(runs.quantised.modules))
         if alarmed is None:
             return located
         self.rewritten = (*self.rewritten, OUTPUTS_DIFFER)
-        return locate_first_divergence(
-            alarmed, self.reference, self.candidate, runs=runs, align=_aligned_pairs
-        )
+        return locate_first_divergence(alarmed, self.reference, self.candidate, runs=runs, align=_aligned_pairs)
 
     def _sort_by_severity(self, divergences: list[ReachedDivergence]) -> list[ReachedDivergence]:
         """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
         first = divergences[0]
-        if first.finding is not None and all(
-            divergence.badness < Severity.ERROR.badness for divergence in divergences
-        ):
+        if first.finding is not None and all(divergence.badness < Severity.ERROR.badness for divergence in divergences):
             answers = count_changed_answers(first.located.judged, self.reference, self.candidate)
             divergences = [
                 first._replace(finding=raise_severity(first.finding, first.located, answers)),
@@ -361,9 +343,7 @@ class _Comparison:
         causes = merge_file_cause(causes, files)
         if located.finer_sides is None and located.first is not None:
             clipping = runs.explain_clipping(located.first.pair, self.alignment.pairs)
-            if (
-                clipping is not None and clipping.share >= EXPLAINED_SHARE
-            ):  # seen in the file itself: nothing is surer
+            if clipping is not None and clipping.share >= EXPLAINED_SHARE:  # seen in the file itself: nothing is surer
                 causes, problem = [clipping, *causes], ""
         return CauseTrials(causes, problem, file_differences=file_notes, untried=untried)
 
@@ -432,9 +412,7 @@ def working_folder(keep: str) -> Iterator[Path]:
             if folder not in err.message:
                 raise
             fix = f"free some space in {Path(folder).parent}, or name a folder with room: --keep DIR"
-            raise CaptureError(
-                err.message, fix=fix
-            ) from err  # what is there is removed: nothing to go on with
+            raise CaptureError(err.message, fix=fix) from err  # what is there is removed: nothing to go on with
 
 
 __all__ = ["ComparisonPlan", "ComparisonQuestion", "SideSpec", "TensorMapping", "compare", "working_folder"]

@@ -69,9 +69,7 @@ def findings_from(sources: Sequence[SourceFacts], book: RuleBook) -> tuple[list[
     valid, harmless = _filter_valid_matches(sources, scope.jobs)
     groups = _demote_rivals(sorted(_group_by_rule(align_clocks(valid), sources), key=_RuleMatches.sort_key))
     alone, folded = _fold_symptoms(groups, scope)
-    return [
-        _finding_from_group(group, folded[group.rule.code], len(sources) > 1) for group in alone
-    ], harmless
+    return [_finding_from_group(group, folded[group.rule.code], len(sources) > 1) for group in alone], harmless
 
 
 def _filter_valid_matches(
@@ -135,9 +133,7 @@ def _rule_matches(matches: list[RuleMatch], alive: dict[str, int]) -> _RuleMatch
     severity = max((m.log.severity or rule.front.severity for m in matches), key=lambda level: level.badness)
     confidence = max(match.log.confidence for match in matches)
     only_warned = all(m.event.peeled.level == "warning" and "warning" not in m.log.level for m in matches)
-    came_up = rule.front.stage in _STARTUP_STAGES and all(
-        m.event.line < alive[m.event.source] for m in matches
-    )
+    came_up = rule.front.stage in _STARTUP_STAGES and all(m.event.line < alive[m.event.source] for m in matches)
     if (only_warned or came_up) and severity is Severity.ERROR:
         severity = Severity.WARNING
     if came_up:
@@ -184,11 +180,7 @@ def _fold_symptoms(
             parts[code, group.rule.code].append(match)
             if code != group.rule.code:
                 parents[group.rule.code].add(code)
-    alone = [
-        _with_matches(group, parts[self_key])
-        for group in groups
-        if (self_key := (group.rule.code,) * 2) in parts
-    ]
+    alone = [_with_matches(group, parts[self_key]) for group in groups if (self_key := (group.rule.code,) * 2) in parts]
     folded: defaultdict[str, list[_RuleMatches]] = defaultdict(list)
     standing = {group.rule.code for group in alone}
     for group in groups:
@@ -203,9 +195,7 @@ def _with_matches(group: _RuleMatches, matches: list[RuleMatch]) -> _RuleMatches
     return msgspec.structs.replace(group, matches=matches)
 
 
-def _possible_causes(
-    group: _RuleMatches, groups: Sequence[_RuleMatches]
-) -> Iterable[tuple[int, _RuleMatches]]:
+def _possible_causes(group: _RuleMatches, groups: Sequence[_RuleMatches]) -> Iterable[tuple[int, _RuleMatches]]:
     """Yield what this group may be a consequence of, and how telling that is; 0 is the most."""
     named = group.rule.front.follows
     symptom = group.rule.kind is RuleKind.SYMPTOM
@@ -263,8 +253,7 @@ def _finding_from_group(group: _RuleMatches, folded: Sequence[_RuleMatches], man
     message = fill_template(match.log.message, match.values) if match.log.message else None
     why = fill_template(match.log.why, match.values) if match.log.why else None
     broke = any(
-        other.severity is Severity.ERROR and other.first_event.peeled.level not in ("warning",)
-        for other in folded
+        other.severity is Severity.ERROR and other.first_event.peeled.level not in ("warning",) for other in folded
     )
     return Finding(
         code=rule.code,
@@ -278,8 +267,7 @@ def _finding_from_group(group: _RuleMatches, folded: Sequence[_RuleMatches], man
         where=event_place(group.first_event, many_sources),
         evidence=_evidence_from_group(group),
         symptoms=tuple(
-            _symptom_from_group(other)
-            for other in sorted(folded, key=lambda other: event_time(other.first_event))
+            _symptom_from_group(other) for other in sorted(folded, key=lambda other: event_time(other.first_event))
         ),
     )
 
@@ -298,14 +286,11 @@ def _fixes_from_match(match: RuleMatch) -> tuple[Fix, ...]:
 
 
 def _evidence_from_group(group: _RuleMatches) -> tuple[Evidence, ...]:
-    matches = {
-        match.event.where: match for match in sorted(group.matches, key=lambda match: event_time(match.event))
-    }
+    matches = {match.event.where: match for match in sorted(group.matches, key=lambda match: event_time(match.event))}
     best = group.best_match
     chosen = [best, *(match for match in matches.values() if match.event.where != best.event.where)]
     return tuple(
-        Evidence(match.event.where, excerpt_around(match.event.text, match.proof))
-        for match in chosen[:MAX_EVIDENCE]
+        Evidence(match.event.where, excerpt_around(match.event.text, match.proof)) for match in chosen[:MAX_EVIDENCE]
     )
 
 

@@ -38,9 +38,7 @@ def align_clocks(matches: Sequence[RuleMatch]) -> list[RuleMatch]:
         return [_with_time(match, "") for match in matches]
     lines = {source: sorted(line_dates) for source, line_dates in dates.items()}
     return [
-        _with_time(
-            match, _nearest_date(dates[match.event.source], lines[match.event.source], match.event.line)
-        )
+        _with_time(match, _nearest_date(dates[match.event.source], lines[match.event.source], match.event.line))
         for match in matches
     ]
 

@@ -97,9 +97,7 @@ class Follower:
             self._host.sleep(0 if self.ended else POLL_S)
             return []
         fresh = [
-            finding
-            for finding in self.report().findings
-            if finding.code not in (*self._reported_codes, NOT_ENOUGH)
+            finding for finding in self.report().findings if finding.code not in (*self._reported_codes, NOT_ENOUGH)
         ]
         self._reported_codes.update(finding.code for finding in fresh)
         return fresh

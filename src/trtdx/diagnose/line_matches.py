@@ -81,9 +81,7 @@ class LineMatcher:
         self._shapes: dict[int, _LineShape] = {}
         self._salient_lines: set[int] = set()
         self._memory_lines: set[int] = set()
-        self._clean = lru_cache(maxsize=512)(
-            self._redact_and_peel
-        )  # neighbouring hits look at the same lines
+        self._clean = lru_cache(maxsize=512)(self._redact_and_peel)  # neighbouring hits look at the same lines
         self._number = _LineNumberCache()
 
     def has_enough(self, owners: Sequence[int], hits: int) -> bool:
@@ -241,9 +239,7 @@ class LineMatcher:
             lines = range(event.line, event.line + match[0].count("\n") + 1)
             self._facts.harmless_lines.update(dict.fromkeys(lines, pattern.log))
         if self._match_counts[number] <= KEPT_MATCHES:
-            self._facts.matches.append(
-                RuleMatch(pattern.rule, pattern.log, match.groupdict(), event, match[0])
-            )
+            self._facts.matches.append(RuleMatch(pattern.rule, pattern.log, match.groupdict(), event, match[0]))
 
     def _count_match(self, number: int, line: int) -> None:
         self._last_pattern_line[number] = line
@@ -261,9 +257,7 @@ class LineMatcher:
         while end > 0 and len(self._facts.last_events) < LAST_LINES:
             begin, _ = segment.line_at(end - 1)
             line = decode_text(segment.data[begin:end])
-            self._facts.last_events.insert(
-                0, LogEvent(self._facts.name, segment.number_at(begin), *self._clean(line))
-            )
+            self._facts.last_events.insert(0, LogEvent(self._facts.name, segment.number_at(begin), *self._clean(line)))
             end = len(segment.data[:begin].rstrip())
 
 

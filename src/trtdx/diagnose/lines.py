@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CONTEXT_BYTES = 24 << 10
-MAX_LINE_BYTES = (
-    1536  # on either side of what was met in it: what a pattern sees is bounded, and so is its cost
-)
+MAX_LINE_BYTES = 1536  # on either side of what was met in it: what a pattern sees is bounded, and so is its cost
 HEAD_BYTES = 240  # of a long line, which tell its rank, time and level
 WORD_BYTES = 256
 _BORDER = re.compile(rb"[\s,;&]")

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from trtdx.rule import RuleBook
 
 EDGE_BYTES, LEAST_EDGE_BYTES = 48 << 10, 8 << 10
-MAX_FULL_SOURCES = (
-    16  # sources that are all looked at as closely as a single one; more share what these would cost
-)
+MAX_FULL_SOURCES = 16  # sources that are all looked at as closely as a single one; more share what these would cost
 
 # What makes a line worth a look when no rule knows it; `look.SALIENT` decides whether it is worth quoting.
 SALIENT_TEXTS = (
@@ -71,9 +69,7 @@ class Matcher:
 
     def start_source(self, name: str) -> SourceReading:
         """Return a reading of a new source, to be given its segments one by one."""
-        return SourceReading(
-            name, self._rare_texts, self._common_texts, self._patterns, self._redact, self._share
-        )
+        return SourceReading(name, self._rare_texts, self._common_texts, self._patterns, self._redact, self._share)
 
 
 class SourceReading:
@@ -105,9 +101,7 @@ class SourceReading:
         self.facts.bytes_read += size
         self._budget.earn(size * WORK_PER_BYTE)
         self._rare_ration.next_segment()
-        tail = (
-            segment.start + max(0, size - self._edge) // STRIDE * STRIDE if segment.is_last else segment.end
-        )
+        tail = segment.start + max(0, size - self._edge) // STRIDE * STRIDE if segment.is_last else segment.end
         self._rare_texts.search(segment, segment.start, tail, self._line_matcher, self._rare_ration)
         if segment.is_last:
             self._budget.earn_last()
@@ -121,9 +115,7 @@ class SourceReading:
             self._common_texts.search(segment, start, end, self._line_matcher, self._common_ration)
             for match in GLOG_ERROR.finditer(segment.data, start, end):
                 self._line_matcher.match_line(segment, *segment.line_at(match.start()), set())
-            self._line_matcher.match_loose_conditions(
-                decode_text(segment.data[start:end]), self._loose_patterns
-            )
+            self._line_matcher.match_loose_conditions(decode_text(segment.data[start:end]), self._loose_patterns)
         if segment.is_last:
             unended = segment.end > 0 and segment.data[segment.end - 1 : segment.end] != b"\n"
             self.facts.lines_read = (
@@ -148,9 +140,7 @@ class _TextIndex:
     def make_ration(self, budget: WorkBudget) -> HitRation:
         return HitRation(len(self._owners), budget)
 
-    def search(
-        self, segment: LogSegment, start: int, end: int, line_matcher: LineMatcher, ration: HitRation
-    ) -> None:
+    def search(self, segment: LogSegment, start: int, end: int, line_matcher: LineMatcher, ration: HitRation) -> None:
         """Look at the lines between the two offsets that hold one of the texts, as far as they are rationed."""
         begin, stop, met = -1, -1, set[int]()
         for offset, text in self._scanner.find_hits(segment.data, start, end, ration.muted):

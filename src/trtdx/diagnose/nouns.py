@@ -71,9 +71,7 @@ class SourceFacts:
         self.harmless_lines: dict[int, LogPattern] = {}
         self.salient_events: list[LogEvent] = []
         self.last_events: list[LogEvent] = []
-        self.memory_events: list[
-            LogEvent
-        ] = []  # lines that tell of memory, for the numbers behind an out-of-memory
+        self.memory_events: list[LogEvent] = []  # lines that tell of memory, for the numbers behind an out-of-memory
         self.up_line = self.ready_line = 0
         self.unit = ""  # the service that was up last
         self.is_down = False

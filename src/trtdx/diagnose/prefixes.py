@@ -31,9 +31,7 @@ LEVEL_NAMES = {
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[T _:-]?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?"
 _US_TIME = r"\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d"
-_LEVEL = (
-    r"(?P<level>TRACE|VERBOSE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|SEVERE|FATAL|CRITICAL|INTERNAL_ERROR)"
-)
+_LEVEL = r"(?P<level>TRACE|VERBOSE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|ERR|SEVERE|FATAL|CRITICAL|INTERNAL_ERROR)"
 
 # Outermost first. Each is tried at the start of what is left; the order among them does not matter much,
 # since peeling goes on until none fits.

@@ -66,9 +66,7 @@ def trace_origins(sources: Sequence[SourceFacts]) -> LogOrigins:
         return NO_ORIGINS
     release = estimate_release(stated, list(located.values()), message_atlas())
     loud = {
-        where: places_to_show(line)
-        for where, line in located.items()
-        if events[where].peeled.level not in QUIET_LEVELS
+        where: places_to_show(line) for where, line in located.items() if events[where].peeled.level not in QUIET_LEVELS
     }
     return LogOrigins(loud, release)
 
@@ -119,9 +117,7 @@ def add_origins(finding: Finding, origins: LogOrigins) -> Finding:
     """Return a finding whose evidence says where its lines were raised."""
     if not any(evidence.where in origins.places for evidence in finding.evidence):
         return finding
-    evidence = tuple(
-        Evidence(line.where, line.text, origins.places.get(line.where, ())) for line in finding.evidence
-    )
+    evidence = tuple(Evidence(line.where, line.text, origins.places.get(line.where, ())) for line in finding.evidence)
     return msgspec.structs.replace(finding, evidence=evidence)
 
 

@@ -26,9 +26,7 @@ def read_ahead(items: Iterable[T]) -> Iterator[T]:
     ready: queue.Queue[T | _QueueEnd] = queue.Queue(QUEUE_LENGTH)
     abandoned = threading.Event()
     # a daemon: one that waits for a silent pipe does not keep the program from ending
-    threading.Thread(
-        target=_produce_items, args=(items, ready, abandoned), name="trtdx-read", daemon=True
-    ).start()
+    threading.Thread(target=_produce_items, args=(items, ready, abandoned), name="trtdx-read", daemon=True).start()
     try:
         while not isinstance(item := ready.get(), _QueueEnd):
             yield item

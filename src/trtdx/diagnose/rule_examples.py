@@ -54,8 +54,6 @@ class RuleExamples:
 
     def _check_silent(self, rule: Rule, example: str) -> Iterator[PageProblem]:
         report = self.diagnose_text(example)
-        codes = [finding.code for finding in report.findings] + [
-            harmless.code for harmless in report.summary.harmless
-        ]
+        codes = [finding.code for finding in report.findings] + [harmless.code for harmless in report.summary.harmless]
         if rule.code in codes:
             yield example_problem(rule, example, f"gives {rule.code}, which is to stay silent on it")

@@ -85,9 +85,7 @@ def report_from_facts(
         words = extract_description(short_text, facts)
         known_codes = {finding.code for finding in findings}
         findings += [
-            finding
-            for finding in findings_from_description(facts, words, book)
-            if finding.code not in known_codes
+            finding for finding in findings_from_description(facts, words, book) if finding.code not in known_codes
         ]
         findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
         if not _has_confident_finding(findings, CAUSE_CONFIDENCE):
@@ -100,12 +98,9 @@ def report_from_facts(
     findings = refine(findings, facts) if refine else findings
     origins = trace_origins(facts) if findings else NO_ORIGINS
     findings = [add_origins(finding, origins) for finding in findings]
-    findings = [
-        explain_unknown(finding, book) if finding.code == UNKNOWN_CODE else finding for finding in findings
-    ]
+    findings = [explain_unknown(finding, book) if finding.code == UNKNOWN_CODE else finding for finding in findings]
     calibrated_findings = [
-        msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence))
-        for finding in findings
+        msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence)) for finding in findings
     ]
     summary = _summarize_findings(facts, calibrated_findings, harmless, partial)
     return Report(msgspec.structs.replace(summary, release=origins.release), tuple(calibrated_findings))
@@ -134,11 +129,7 @@ class _ShortInput:
 
     @property
     def text(self) -> str:
-        return (
-            self._redact(b"".join(self._parts).decode("utf-8", "replace"))
-            if self._size <= DESCRIPTION_BYTES
-            else ""
-        )
+        return self._redact(b"".join(self._parts).decode("utf-8", "replace")) if self._size <= DESCRIPTION_BYTES else ""
 
 
 def _collect_source_facts(

@@ -37,9 +37,7 @@ DX079 DX553
 """
 _SURVIVABLE_CODES = frozenset((_SINGLE_REQUEST_CODES + _SINGLE_COMMAND_CODES).split())
 _NON_FATAL_AREAS = ("performance", "accuracy")  # what is slow or says the wrong thing does not fail of it
-MAX_LINES_BEFORE_CAUSE = (
-    300  # how far before its cause a symptom may stand: ranks write side by side, buffers late
-)
+MAX_LINES_BEFORE_CAUSE = 300  # how far before its cause a symptom may stand: ranks write side by side, buffers late
 SHORTLY_LINES = 50  # lines within which a process may still fail of something that need not have stopped it
 
 
@@ -55,9 +53,7 @@ class JobScope(NamedTuple):
         passing = cause.rule.code in _SURVIVABLE_CODES and symptom.rule.front.stage not in _INSTALL_STAGES
         if one.source == other.source:
             units = one.peeled.unit, other.peeled.unit
-            in_time = one.line <= other.line + MAX_LINES_BEFORE_CAUSE and not self._service_survived(
-                one, other
-            )
+            in_time = one.line <= other.line + MAX_LINES_BEFORE_CAUSE and not self._service_survived(one, other)
             soon = not passing or other.line <= one.line + SHORTLY_LINES
             same_unit = units[0] == units[1] or not all(units)
             return in_time and soon and (same_unit or symptom.rule.code in CLIENT_SIDE_CODES)

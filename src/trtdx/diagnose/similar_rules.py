@@ -77,17 +77,13 @@ class SimilarityIndex:
         """Return the nearest rules, best first."""
         query = self._weigh_words(Counter(stemmed_words(text)))
         phrases, pages = _cosine_by_rule(query, self._phrases), _cosine_by_rule(query, self._pages)
-        scored = [
-            SimilarRule(self._rules[code], 0.6 * phrases.get(code, 0.0) + 0.4 * pages[code]) for code in pages
+        scored = [SimilarRule(self._rules[code], 0.6 * phrases.get(code, 0.0) + 0.4 * pages[code]) for code in pages]
+        return sorted((near for near in scored if near.score > 0.02), key=lambda near: (-near.score, near.rule.code))[
+            :max_rules
         ]
-        return sorted(
-            (near for near in scored if near.score > 0.02), key=lambda near: (-near.score, near.rule.code)
-        )[:max_rules]
 
     def _weigh_words(self, counts: Counter[str]) -> dict[str, float]:
-        weights = {
-            word: (1 + math.log(count)) * self._rareness.get(word, 1.0) for word, count in counts.items()
-        }
+        weights = {word: (1 + math.log(count)) * self._rareness.get(word, 1.0) for word, count in counts.items()}
         length = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
         return {word: weight / length for word, weight in weights.items()}
 
@@ -101,9 +97,7 @@ def _index_by_word(bags: Iterable[_WordBag]) -> dict[str, list[tuple[int, str, f
     return index
 
 
-def _cosine_by_rule(
-    query: dict[str, float], index: dict[str, list[tuple[int, str, float]]]
-) -> dict[str, float]:
+def _cosine_by_rule(query: dict[str, float], index: dict[str, list[tuple[int, str, float]]]) -> dict[str, float]:
     """Return, for each rule that shares a word with the query, the cosine of its nearest bag."""
     sums: defaultdict[tuple[int, str], float] = defaultdict(float)
     for word, weight in query.items():

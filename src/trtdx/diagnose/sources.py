@@ -53,9 +53,7 @@ def open_sources(host: Host, paths: Sequence[str]) -> tuple[list[LogSource], lis
         skipped += passed
     if errors and not sources_by_name:
         raise (
-            errors[0]
-            if len(errors) == 1
-            else InputError("; ".join(err.message for err in errors), fix=errors[0].fix)
+            errors[0] if len(errors) == 1 else InputError("; ".join(err.message for err in errors), fix=errors[0].fix)
         )
     return [sources_by_name[name] for name in sorted(sources_by_name)], skipped
 
@@ -75,13 +73,9 @@ def _sources_at_path(host: Host, path: str) -> tuple[dict[str, LogSource], list[
     skipped = [SkippedInput(name, "this folder cannot be listed") for name in host.closed_folders(path)]
     names = list(host.files(path))
     skipped += [
-        SkippedInput(name, "not a log by its name")
-        for name in names
-        if name.lower().endswith(_NON_LOG_SUFFIXES)
+        SkippedInput(name, "not a log by its name") for name in names if name.lower().endswith(_NON_LOG_SUFFIXES)
     ]
-    return {
-        name: _file_source(host, name) for name in names if not name.lower().endswith(_NON_LOG_SUFFIXES)
-    }, skipped
+    return {name: _file_source(host, name) for name in names if not name.lower().endswith(_NON_LOG_SUFFIXES)}, skipped
 
 
 def _file_source(host: Host, path: str) -> LogSource:

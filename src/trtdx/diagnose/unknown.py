@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 UNKNOWN_CODE = "DX000"
 DESCRIPTION_BYTES = 8192
 MAX_DESCRIPTION_LINES = 30
-MAX_TITLE_LINES = (
-    4  # a title and a few lines of facts; what is longer is a description only if it is sentences
-)
+MAX_TITLE_LINES = 4  # a title and a few lines of facts; what is longer is a description only if it is sentences
 MIN_SPOKEN_SHARE = 0.5
 MIN_COMPLAINT_SCORE = 0.30  # a complaint this near to a page's words is answered with that page
 MIN_PLAIN_SCORE = 0.5
@@ -98,15 +96,11 @@ def extract_description(text: str, sources: Sequence[SourceFacts]) -> str:
     return "\n".join(line for line in unlabelled if FIRST_PERSON.search(line) and is_spoken(line))
 
 
-def findings_from_description(
-    sources: Sequence[SourceFacts], description: str, book: RuleBook
-) -> list[Finding]:
+def findings_from_description(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
     """Return the causes that a description in somebody's own words speaks of, best first."""
     if not description:
         return []
-    likeness = {
-        near.rule.code: near.score for near in similarity_index(book).nearest_rules(description, max_rules=8)
-    }
+    likeness = {near.rule.code: near.score for near in similarity_index(book).nearest_rules(description, max_rules=8)}
     by_code = {
         rule.code: SimilarRule(rule, words.confidence + 0.2 * likeness.get(rule.code, 0.0))
         for rule in book
@@ -119,9 +113,7 @@ def findings_from_description(
 
 def similar_finding(sources: Sequence[SourceFacts], description: str, book: RuleBook) -> list[Finding]:
     """Return the one cause whose words are so near to a description that it is an answer."""
-    if not is_spoken(description) or any(
-        peel_line(line).level in ERROR_LEVELS for line in description.splitlines()
-    ):
+    if not is_spoken(description) or any(peel_line(line).level in ERROR_LEVELS for line in description.splitlines()):
         return []  # a program's error that no pattern knows is not answered by its words
     bar = MIN_COMPLAINT_SCORE if COMPLAINT.search(description) else MIN_PLAIN_SCORE
     near = [
@@ -153,9 +145,7 @@ def not_enough_evidence(
     known_codes = {finding.code for finding in unsure}
     near = similarity_index(book).nearest_rules(described or _query_from_events(loud or events), max_rules=6)
     guesses = [
-        candidate
-        for candidate in near
-        if candidate.score >= MIN_GUESS_SCORE and candidate.rule.code not in known_codes
+        candidate for candidate in near if candidate.score >= MIN_GUESS_SCORE and candidate.rule.code not in known_codes
     ][:3]
     if not guesses and (unsure or not (loud or described)):
         return []
@@ -163,11 +153,7 @@ def not_enough_evidence(
     if not unsure:
         return [missing]
     message = "what was found is not certain; nearest to the same words are also the causes named here"
-    return [
-        msgspec.structs.replace(
-            missing, severity=Severity.NOTE, message=message, why=_render_guesses(guesses)
-        )
-    ]
+    return [msgspec.structs.replace(missing, severity=Severity.NOTE, message=message, why=_render_guesses(guesses))]
 
 
 def unexplained_errors(sources: Sequence[SourceFacts], book: RuleBook) -> list[Finding]:
@@ -268,9 +254,7 @@ def _render_guesses(guesses: Sequence[SimilarRule]) -> str:
 def _next_steps(events: Sequence[LogEvent], text: str) -> list[Fix]:
     about = "\n".join(event.text for event in events[:20]) or text
     fitting = [
-        Fix(stage, words, command)
-        for pattern, stage, words, command in COLLECT_NEXT
-        if re.search(pattern, about)
+        Fix(stage, words, command) for pattern, stage, words, command in COLLECT_NEXT if re.search(pattern, about)
     ]
     return (fitting or [Fix(*DEFAULT_COLLECT)])[:2]
 

@@ -67,9 +67,7 @@ def find_module_path(scope: str, paths: Collection[str], places: Iterable[Place]
     if not matches:
         raise UnknownNameError(what, scope, paths)
     if len(matches) > 1:
-        raise InputError(
-            f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them"
-        )
+        raise InputError(f"{scope!r} names {len(matches)} modules: {', '.join(matches[:4])}", fix="name one of them")
     return matches[0]
 
 
@@ -121,9 +119,7 @@ class Engine(StepRunner, Protocol):
     def replay_inputs(self, scope: str, call: int = 0) -> Mapping[str, ModelInput]:
         """Return what has to be given to replay a module, in the order in which it is used."""
 
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
+    def replay(self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0) -> dict[str, Array]:
         """Return what leaves a module that is given its inputs, in the order of its ports."""
 
     def close(self) -> None:

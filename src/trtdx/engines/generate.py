@@ -193,9 +193,7 @@ def complete_feeds(engine: StepRunner, feeds: Mapping[str, Any]) -> dict[str, An
     """
     completed = {name: feeds[name] for name in engine.inputs if name in feeds}
     missing = {
-        name: declared
-        for name, declared in engine.inputs.items()
-        if name not in completed and not declared.optional
+        name: declared for name, declared in engine.inputs.items() if name not in completed and not declared.optional
     }
     if not missing or np.ndim(feeds.get("input_ids", 0)) != MASK_RANK:
         return completed
@@ -214,9 +212,7 @@ def _state_from_feeds(engine: StepRunner, feeds: Mapping[str, Any]) -> Generatio
     state = initial_state(engine, np.asarray(feeds["input_ids"]))
     mask = np.asarray(feeds.get("attention_mask", 0))
     if mask.ndim != MASK_RANK:
-        cached = max(
-            (_cached_length(array) for name, array in feeds.items() if PAST_NAME.fullmatch(name)), default=0
-        )
+        cached = max((_cached_length(array) for name, array in feeds.items() if PAST_NAME.fullmatch(name)), default=0)
         mask = np.ones((len(state.tokens), cached + state.tokens.shape[1]), np.int64)
     cached = max(mask.shape[1] - state.tokens.shape[1], 0)
     tokens = np.concatenate([np.zeros((len(mask), cached), np.int64), state.tokens], 1)
@@ -245,9 +241,7 @@ def _choose_tokens(scores: Array, state: GenerationState) -> tuple[Array, tuple[
         tokens, generator = np.argmax(scores, 1), state.generator
     else:
         draws, generator = _draw_uniform(len(scores), state.generator)
-        tokens = np.array(
-            [_sample_token(row, draw, sampling) for row, draw in zip(scores, draws, strict=True)]
-        )
+        tokens = np.array([_sample_token(row, draw, sampling) for row, draw in zip(scores, draws, strict=True)])
     return np.where(state.done, sampling.pad, tokens).astype(np.int64), generator
 
 

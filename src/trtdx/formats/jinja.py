@@ -89,9 +89,7 @@ def choice_branches(choice: nodes.If) -> Iterator[tuple[nodes.Node | None, list[
 
 def mentions_word(node: nodes.Node, word: str) -> bool:
     """Whether a name, an attribute or a text in an expression contains a word."""
-    return any(
-        word in _own_text(part) for part in (node, *node.find_all((nodes.Name, nodes.Getattr, nodes.Const)))
-    )
+    return any(word in _own_text(part) for part in (node, *node.find_all((nodes.Name, nodes.Getattr, nodes.Const))))
 
 
 def _own_text(node: nodes.Node) -> str:

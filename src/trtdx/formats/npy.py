@@ -20,9 +20,7 @@ NPY_MAGIC = b"\x93NUMPY"
 MAX_HEADER_BYTES = 10_000  # NumPy's own bound
 MAX_AXES = 64
 
-_HEADER = re.compile(
-    r"\{'descr': ?'([^']{1,16})', ?'fortran_order': ?(True|False), ?'shape': ?\(([\d, ]*)\),? ?\}\s*"
-)
+_HEADER = re.compile(r"\{'descr': ?'([^']{1,16})', ?'fortran_order': ?(True|False), ?'shape': ?\(([\d, ]*)\),? ?\}\s*")
 
 
 class RawTensor(NamedTuple):

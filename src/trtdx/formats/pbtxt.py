@@ -134,9 +134,7 @@ def _tokenize_pbtxt(text: str) -> Iterator[_PbtxtToken]:
         if kind != "space":
             count += 1
             if count > MAX_TOKENS:
-                raise PbtxtError(
-                    line, offset - begin + 1, f"more than {MAX_TOKENS:,} words, which no such file has"
-                )
+                raise PbtxtError(line, offset - begin + 1, f"more than {MAX_TOKENS:,} words, which no such file has")
             yield _PbtxtToken(match[0] if kind == "sign" else kind, match[0], line, offset - begin + 1)
         newlines = match[0].count("\n")
         if newlines:

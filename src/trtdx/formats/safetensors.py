@@ -105,15 +105,11 @@ def read_safetensors_header(host: Host, path: str) -> SafetensorsHeader:
             return SafetensorsHeader(fault=fault.kind, problem=fault.problem, file_bytes=size)
         length = int.from_bytes(start[:8], "little")
         missing = 8 + length - len(start)
-        text = (
-            start[8 : 8 + length] if missing <= 0 else start[8:] + read_range(host, path, len(start), missing)
-        )
+        text = start[8 : 8 + length] if missing <= 0 else start[8:] + read_range(host, path, len(start), missing)
     except UnreadableError as err:
         return SafetensorsHeader(fault=UNREADABLE, problem=str(err))
     except (OSError, KeyError) as err:  # it vanished after it was listed
-        return SafetensorsHeader(
-            fault=UNREADABLE, problem=getattr(err, "strerror", None) or "is not there any more"
-        )
+        return SafetensorsHeader(fault=UNREADABLE, problem=getattr(err, "strerror", None) or "is not there any more")
     return _parse_header(text, size)
 
 
@@ -123,9 +119,7 @@ def _start_fault(start: bytes, size: int) -> _HeaderFault | None:
     if size < 8 or len(start) < 8:
         return _HeaderFault(TRUNCATED, f"has {size} bytes, too few for a header" if size else "is empty")
     fault = _length_fault(int.from_bytes(start[:8], "little"), start, size)
-    disguise = (
-        _actual_format(start) if fault and start[8:9] != b"{" else ""
-    )  # a length may look like anything
+    disguise = _actual_format(start) if fault and start[8:9] != b"{" else ""  # a length may look like anything
     return _HeaderFault(CORRUPT, f"is not a safetensors file but {disguise}") if disguise else fault
 
 
@@ -159,19 +153,13 @@ def _actual_format(start: bytes) -> str:
 
 def _parse_header(text: bytes, size: int) -> SafetensorsHeader:
     if text.count(b"{") > MAX_ENTRIES or text.count(b"[") > 4 * MAX_ENTRIES:
-        return SafetensorsHeader(
-            fault=UNREADABLE, problem="has a header with too many entries", file_bytes=size
-        )
+        return SafetensorsHeader(fault=UNREADABLE, problem="has a header with too many entries", file_bytes=size)
     try:
         tensors, broken = _decode_entries(text)
     except RecursionError:
-        return SafetensorsHeader(
-            fault=CORRUPT, problem="has a header that is nested too deeply", file_bytes=size
-        )
+        return SafetensorsHeader(fault=CORRUPT, problem="has a header that is nested too deeply", file_bytes=size)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
-        return SafetensorsHeader(
-            fault=CORRUPT, problem=f"has a header that is not JSON: {err}", file_bytes=size
-        )
+        return SafetensorsHeader(fault=CORRUPT, problem=f"has a header that is not JSON: {err}", file_bytes=size)
     fault = _HeaderFault(CORRUPT, broken) if broken else _layout_fault(tensors, size - 8 - len(text))
     return SafetensorsHeader(
         tensors=tensors,

@@ -166,9 +166,7 @@ class _ShellLexer:
         if not words:
             return
         if words[0].text == "tee":
-            self._output_file = self._output_file or next(
-                (w.text for w in words[1:] if not w.text.startswith("-")), ""
-            )
+            self._output_file = self._output_file or next((w.text for w in words[1:] if not w.text.startswith("-")), "")
         assignments = [ASSIGNMENT.fullmatch(word.text) for word in words if word.text not in DECLARATIONS]
         if all(assignments):
             self._assign_variables(assignments, words)
@@ -180,9 +178,7 @@ class _ShellLexer:
     def _write_echo(self, words: list[ShellWord]) -> None:
         text = " ".join(word.text for word in words[1:] if word.text != "-e")
         before, line = (
-            self.files.get(self._output_file, ("", words[0].line))
-            if self._is_appended
-            else ("", words[0].line)
+            self.files.get(self._output_file, ("", words[0].line)) if self._is_appended else ("", words[0].line)
         )
         self.files[self._output_file] = (f"{before}{text}\n", line)
 
@@ -231,9 +227,7 @@ class _ShellLexer:
         self._pending_heredocs, self._output_file = [], ""
 
     def _expand_parameters(self, text: str) -> str:
-        return PARAMETER.sub(
-            lambda match: match[0] if (value := self._parameter_value(match)) is None else value, text
-        )
+        return PARAMETER.sub(lambda match: match[0] if (value := self._parameter_value(match)) is None else value, text)
 
     def _parameter_value(self, match: re.Match[str]) -> str | None:
         """Return what a `$NAME` or `${NAME:-default}` stands for, where the text tells."""
@@ -247,9 +241,7 @@ class _ShellLexer:
     def _read_unsplit_word(self) -> ShellWord:
         """Return the next word, whole whatever its variables hold: the target of a redirection."""
         fields = self._read_words()
-        return ShellWord(
-            " ".join(word.text for word in fields), self._line, all(word.is_known for word in fields)
-        )
+        return ShellWord(" ".join(word.text for word in fields), self._line, all(word.is_known for word in fields))
 
     def _read_words(self) -> list[ShellWord]:
         """Return the words that the next one becomes: the value of a variable outside of quotes is split."""

@@ -42,9 +42,7 @@ def read_blocks(host: Host, path: str) -> Iterator[bytes]:
     try:
         head = _read_head(stream)
         if any(head.startswith(magic) for magic in _BINARY_MAGIC):
-            raise InputError(
-                f"{path} is not text (it starts with {head[:4]!r})", fix="give the log, not the artifact"
-            )
+            raise InputError(f"{path} is not text (it starts with {head[:4]!r})", fix="give the log, not the artifact")
         packing = next((name for magic, name in _COMPRESSION_MAGIC if head.startswith(magic)), "")
         raw = _raw_blocks(stream, head)
         yield from _unpack_bounded(raw, packing, path) if packing else raw
@@ -76,15 +74,11 @@ def _unpack_bounded(raw: Iterator[bytes], packing: str, path: str) -> Iterator[b
         for block in _decompress_members(raw, packing):
             total += len(block)
             if total > _MAX_EXPANDED_BYTES:
-                raise InputError(
-                    f"{path} expands to more than {_MAX_EXPANDED_BYTES >> 30} GiB; the rest was not read"
-                )
+                raise InputError(f"{path} expands to more than {_MAX_EXPANDED_BYTES >> 30} GiB; the rest was not read")
             yield block
     except TrtdxError:
         raise
-    except (
-        Exception
-    ) as err:  # each library has its own error for damaged data, zstandard's is not importable here
+    except Exception as err:  # each library has its own error for damaged data, zstandard's is not importable here
         raise InputError(f"{path} is damaged or cut off after {total} bytes: {err}") from err
 
 

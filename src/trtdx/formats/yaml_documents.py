@@ -24,9 +24,7 @@ YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 class YamlDocument(Document):
     """A parsed YAML file that knows the line of each key, and the keys that were written twice."""
 
-    def __init__(
-        self, path: str, data: dict[str, Any], lines: dict[str, int], duplicates: tuple[str, ...]
-    ) -> None:
+    def __init__(self, path: str, data: dict[str, Any], lines: dict[str, int], duplicates: tuple[str, ...]) -> None:
         super().__init__(path, data)
         self.lines = lines  # "kv_cache_config.dtype" and "profiles[0].input_ids", counted from 1
         self.duplicates = duplicates  # "extra.yaml:9: kv_cache_config.dtype (first on line 7)"
@@ -153,9 +151,7 @@ class _YamlBuilder:
             self._take_key(event)
             return
         if self._many and self._open_nodes and isinstance(self._open_nodes[-1].value, list):
-            self._lines[self._open_nodes[-1].next_path()] = (
-                event.start_mark.line + 1 + (event.style in ("|", ">"))
-            )
+            self._lines[self._open_nodes[-1].next_path()] = event.start_mark.line + 1 + (event.style in ("|", ">"))
         value = self._scalar_value(event)
         if event.anchor:
             self._anchors[event.anchor] = (value, 1)
@@ -163,9 +159,7 @@ class _YamlBuilder:
 
     def _waits_for_key(self) -> bool:
         return (
-            bool(self._open_nodes)
-            and isinstance(self._open_nodes[-1].value, dict)
-            and self._open_nodes[-1].key is None
+            bool(self._open_nodes) and isinstance(self._open_nodes[-1].value, dict) and self._open_nodes[-1].key is None
         )
 
     def _take_key(self, event: Any) -> None:

@@ -48,9 +48,7 @@ def inspect_artifacts(host: Host, question: InspectQuestion, book: RuleBook) -> 
     logs = [read_shape_log(host, path) for path in question.shape_logs]
     sections = [_with_placement(section) for section in _report_sections(host, deployment, question, logs)]
     judgement = judge_deployment((*agreement_table(), *map(_shapes_agreement, logs)), deployment, book)
-    return Report(
-        _summarize_judgement(deployment, judgement, notes), tuple(judgement.findings), tuple(sections)
-    )
+    return Report(_summarize_judgement(deployment, judgement, notes), tuple(judgement.findings), tuple(sections))
 
 
 def collect_deployment(host: Host, question: InspectQuestion) -> tuple[Deployment, list[str]]:
@@ -111,8 +109,7 @@ def _note_stand_ins(deployment: Deployment, notes: list[str]) -> list[str]:
         if model is not None and name not in server.resolved_paths:
             absent = ABSENT_NOTE.format(path=name, role="model")
             notes = [
-                note.replace(absent, f"{name} is not on this machine; {model.path} was taken for it")
-                for note in notes
+                note.replace(absent, f"{name} is not on this machine; {model.path} was taken for it") for note in notes
             ]
     return notes
 
@@ -157,9 +154,7 @@ def _with_locations(host: Host, artifact: Artifact) -> Artifact:
     from trtdx.inspect.readers.server.named_paths import resolved_path_names
 
     real = "" if host.kind(artifact.path) == "absent" else host.real(artifact.path)
-    return msgspec.structs.replace(
-        artifact, real_path=real, resolved_paths=resolved_path_names(host, artifact)
-    )
+    return msgspec.structs.replace(artifact, real_path=real, resolved_paths=resolved_path_names(host, artifact))
 
 
 def _with_profiles(artifact: Artifact) -> Artifact:
@@ -168,9 +163,7 @@ def _with_profiles(artifact: Artifact) -> Artifact:
         return artifact
     from trtdx.inspect.profiles.engine_profiles import engine_profiles, engine_tensors
 
-    return msgspec.structs.replace(
-        artifact, tensors=engine_tensors(artifact), profiles=engine_profiles(artifact)
-    )
+    return msgspec.structs.replace(artifact, tensors=engine_tensors(artifact), profiles=engine_profiles(artifact))
 
 
 def _report_sections(
@@ -183,9 +176,7 @@ def _report_sections(
     shown = [artifact for artifact in deployment.artifacts if artifact.kind not in VIRTUAL_KINDS]
     yield from map(overview_section, shown)
     yield from sections_to_show(host, deployment, list(question.shown_sections))
-    yield from _answer_sections(
-        deployment, show_all=not {"shapes", "all"}.isdisjoint(question.shown_sections)
-    )
+    yield from _answer_sections(deployment, show_all=not {"shapes", "all"}.isdisjoint(question.shown_sections))
     for log in shape_logs:
         yield from shape_tables(log, deployment.first_of("engine"))
 
@@ -204,12 +195,9 @@ def _comparison_report(
     compared = shown[: max(1, len(question.paths))]
     sections = [difference_section(artifact, other) for artifact in compared]
     violations = [
-        violation_from_differences(*pair)
-        for pair in zip(compared, [other] * len(compared), sections, strict=True)
+        violation_from_differences(*pair) for pair in zip(compared, [other] * len(compared), sections, strict=True)
     ]
-    findings = tuple(
-        finding_from(book.get(CODE), violation) for violation in violations if violation is not None
-    )
+    findings = tuple(finding_from(book.get(CODE), violation) for violation in violations if violation is not None)
     text = "; ".join(section.note for section in sections)
     summary = Summary(text, inputs=len(compared) + 1, partial=tuple(notes))
     return Report(summary, findings, tuple(map(_with_placement, sections)))
@@ -254,9 +242,7 @@ def _shapes_agreement(log: ShapeLog) -> Agreement:
 
 def _summarize_judgement(deployment: Deployment, judgement: Judgement, notes: list[str]) -> Summary:
     inputs = sum(artifact.kind not in VIRTUAL_KINDS for artifact in deployment.artifacts)
-    return Summary(
-        _verdict_text(judgement), inputs=inputs, partial=tuple(notes), unjudged=tuple(judgement.unjudged)
-    )
+    return Summary(_verdict_text(judgement), inputs=inputs, partial=tuple(notes), unjudged=tuple(judgement.unjudged))
 
 
 def _verdict_text(judgement: Judgement) -> str:

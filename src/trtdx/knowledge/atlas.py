@@ -132,13 +132,8 @@ class MessageAtlas:
             return None
         hints = frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
         candidates = self._candidates(line)
-        nested = _nest_messages(
-            self._reported_first([one for one in candidates if self._is_strong(one, hints)])
-        )
-        groups = [
-            [place for one in group for place in self._occurrences(one.message, one.share)]
-            for group in nested
-        ]
+        nested = _nest_messages(self._reported_first([one for one in candidates if self._is_strong(one, hints)]))
+        groups = [[place for one in group for place in self._occurrences(one.message, one.share)] for group in nested]
         groups, source_line = self._prefer_named(line, candidates, groups, hints)
         if not groups:
             return None
@@ -196,9 +191,7 @@ class MessageAtlas:
         hints: frozenset[str],
     ) -> tuple[list[list[_Occurrence]], int]:
         """Return the occurrences in the file that the line names, if it names one, and the line in that file."""
-        for path, source_line in reversed(
-            _source_places_in(line)
-        ):  # a line that quotes another names it last
+        for path, source_line in reversed(_source_places_in(line)):  # a line that quotes another names it last
             for candidate in candidates:
                 occurrences = self._occurrences(candidate.message, candidate.share)
                 named = [one._replace(is_named=True) for one in occurrences if self._is_path(one.file, path)]
@@ -253,14 +246,11 @@ class MessageAtlas:
         files = [
             number
             for number in self._files_by_name.get(path.rpartition("/")[2], ())
-            if self._is_path(number, path)
-            and (not hints or self.projects[int(self._files[number][0])].name in hints)
+            if self._is_path(number, path) and (not hints or self.projects[int(self._files[number][0])].name in hints)
         ]
         depth = [len(_common_tail(self._files[number][1], path)) for number in files]
         files = [number for number, length in zip(files, depth, strict=True) if length == max(depth)]
-        is_clear = len(files) == 1 or (
-            len(files) <= 3 and len({self._files[number][0] for number in files}) == 1
-        )
+        is_clear = len(files) == 1 or (len(files) <= 3 and len({self._files[number][0] for number in files}) == 1)
         if not is_clear or not (hints or "/" in path or len(path) >= 10):
             return []
         return [
@@ -295,15 +285,12 @@ class MessageAtlas:
             number = int(self._files[occurrence.file][0])
             last[number] = max(last[number], *occurrence.lines)
         releases = self.projects[project].releases
-        moved = self.projects[project].name == _MOVED[0] and any(
-            self.projects[n].name == _MOVED[1] for n in last
-        )
+        moved = self.projects[project].name == _MOVED[0] and any(self.projects[n].name == _MOVED[1] for n in last)
         return releases[last[project] + 1] if last[project] + 1 < len(releases) and not moved else ""
 
     def _is_published_late(self, project: AtlasProject, path: str, first: int) -> bool:
         return any(
-            path.startswith(folder) and project.releases[first] == release
-            for folder, release in project.opened.items()
+            path.startswith(folder) and project.releases[first] == release for folder, release in project.opened.items()
         )
 
     def _rank_occurrence(self, occurrence: _Occurrence) -> tuple[object, ...]:

@@ -38,9 +38,7 @@ LEVELS = ("text", "debug", "info", "warning", "error")
 SCALE = 16
 
 # what loggers put before messages, and before messages that messages quote
-_LOG_TAG = re.compile(
-    r"\[(?:TensorRT-LLM|TRT-LLM|TensorRT|TRT)\](?: ?\[[\w .]{0,24}\]){0,3}|\bNCCL (?:WARN|INFO)\b"
-)
+_LOG_TAG = re.compile(r"\[(?:TensorRT-LLM|TRT-LLM|TensorRT|TRT)\](?: ?\[[\w .]{0,24}\]){0,3}|\bNCCL (?:WARN|INFO)\b")
 _WORD = re.compile(r"(?<![A-Za-z0-9_])[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -106,9 +104,7 @@ class VarintReader:
             shift += 7
 
 
-def write_atlas(
-    projects: Sequence[AtlasProject], places: Mapping[tuple[int, ...], Sequence[AtlasPlace]]
-) -> bytes:
+def write_atlas(projects: Sequence[AtlasProject], places: Mapping[tuple[int, ...], Sequence[AtlasPlace]]) -> bytes:
     """Return the atlas of messages, which are named by their grams."""
     messages = sorted(places)
     owners: dict[int, list[int]] = defaultdict(list)
@@ -156,10 +152,7 @@ def _pack_places(rows: Sequence[Sequence[AtlasPlace]]) -> tuple[list[int], bytes
                 len(runs) << 3 | LEVELS.index(place.level),
             ]
             _append_varints(body, [*head, *(number for run in runs for number in run)])
-    table = [
-        f"{project}\t{path}\t{min(used[project, path])}\t{max(used[project, path])}"
-        for project, path in files
-    ]
+    table = [f"{project}\t{path}\t{min(used[project, path])}\t{max(used[project, path])}" for project, path in files]
     return starts, bytes(body), table, names
 
 

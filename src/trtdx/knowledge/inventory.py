@@ -36,9 +36,7 @@ class ReleaseEra(msgspec.Struct, frozen=True, kw_only=True):
 
     since: str  # "": every release
     until: str = ""  # the last release of the run; "": the newest one looked at
-    type: str = (
-        ""  # flag (takes no value), bool, int, float, str, list, dict, table (has keys of its own), any
-    )
+    type: str = ""  # flag (takes no value), bool, int, float, str, list, dict, table (has keys of its own), any
     default: Any = None
     computed: bool = False  # the default is worked out by the program
     values: tuple[Any, ...] = ()
@@ -182,9 +180,7 @@ def releases_with(entry: InventoryEntry) -> tuple[str, ...]:
     return tuple(
         release
         for era in entry.eras
-        for release in releases[
-            positions.get(era.since, 0) : positions[era.until] + 1 if era.until else len(releases)
-        ]
+        for release in releases[positions.get(era.since, 0) : positions[era.until] + 1 if era.until else len(releases)]
     )
 
 
@@ -303,9 +299,7 @@ def find_path(path: str) -> ScriptPath | None:
 def find_moved_paths(path: str) -> tuple[ScriptPath, ...]:
     """Return the scripts that have the same folder and name elsewhere, such as those that moved."""
     name = tool_name(path)
-    return tuple(
-        entry for known, entry in _paths_by_name().items() if tool_name(known) == name and known != path
-    )
+    return tuple(entry for known, entry in _paths_by_name().items() if tool_name(known) == name and known != path)
 
 
 def find_field(owner: str, name: str) -> ConfigField | None:

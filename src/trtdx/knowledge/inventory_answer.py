@@ -69,9 +69,7 @@ def answer_flag(question: str) -> InventoryAnswer:
     """Return what is known of a flag, asked for as PROGRAM:--flag."""
     program, colon, flag = question.partition(":")
     if not colon or not flag.startswith("-"):
-        raise InputError(
-            f"{question!r} is not PROGRAM:--flag", fix="trtdx explain --flag trtllm-build:--gemm_plugin"
-        )
+        raise InputError(f"{question!r} is not PROGRAM:--flag", fix="trtdx explain --flag trtllm-build:--gemm_plugin")
     flags = inventory.list_tool_flags(program)
     if not flags:
         raise UnknownNameError("program", program, inventory.list_tools())

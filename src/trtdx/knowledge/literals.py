@@ -110,8 +110,7 @@ def all_required(pattern: str) -> tuple[tuple[str, ...], ...]:
     """Return sets of texts such that every match contains one of each: a cheap look before an expensive one."""
     if pattern not in _memo.sets:
         alternatives = {
-            tuple(sorted({text.lower() for text in texts}))
-            for texts in _usable_texts(list(sre_parse.parse(pattern)))
+            tuple(sorted({text.lower() for text in texts})) for texts in _usable_texts(list(sre_parse.parse(pattern)))
         }
         _memo.sets[pattern] = tuple(sorted(alternatives))
     return _memo.sets[pattern]
@@ -139,9 +138,7 @@ def _best_literals(items: Sequence[tuple[Any, Any]]) -> set[str] | None:
 
 
 def _usable_texts(items: Sequence[tuple[Any, Any]]) -> list[set[str]]:
-    return [
-        texts for texts in _candidate_texts(items) if texts and all(len(text) >= MIN_LENGTH for text in texts)
-    ]
+    return [texts for texts in _candidate_texts(items) if texts and all(len(text) >= MIN_LENGTH for text in texts)]
 
 
 def _candidate_texts(items: Sequence[tuple[Any, Any]]) -> Iterable[set[str]]:

@@ -60,11 +60,7 @@ def read_pages(host: Host, folder: str) -> list[tuple[str, str]]:
     if kind == "absent":
         raise InputError(f"there is no folder of rules {folder}")
     names = host.files(folder) if kind == "directory" else [folder]
-    return [
-        (name, _read_page(host, name))
-        for name in names
-        if name.endswith(".md") and not name.endswith("README.md")
-    ]
+    return [(name, _read_page(host, name)) for name in names if name.endswith(".md") and not name.endswith("README.md")]
 
 
 def check_pages(host: Host, folder: str) -> tuple[list[Rule], list[PageProblem]]:
@@ -107,9 +103,7 @@ def _load_packaged_rules(host: Host) -> list[Rule]:
         all_required(pattern)
         for text in required_texts(pattern):
             rarest_window(text)
-    with contextlib.suppress(
-        InputError
-    ):  # a read-only home costs some milliseconds at each start, nothing else
+    with contextlib.suppress(InputError):  # a read-only home costs some milliseconds at each start, nothing else
         host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, export_literal_cache())))
         _drop_old_caches(cache.parent)
     return rules

@@ -93,9 +93,7 @@ def _page_problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     yield from _body_problems(rule, page)
     for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix)):
         for message in _command_problems(fix):
-            yield page.problem_at(
-                re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message
-            )
+            yield page.problem_at(re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message)
     for number, log in enumerate(rule.front.log):
         for message in (*_regex_problems(log), *_template_problems(log), *_scale_problems(log)):
             yield page.problem_at(r"^\[\[log\]\]", message, number)

@@ -56,9 +56,7 @@ class _Table(NamedTuple):
 
 def format_page(text: str, path: str) -> str:
     """Return the page in the house's layout."""
-    split = re.match(
-        r"\+\+\+\r?\n(.*?)^\+\+\+\r?\n(.*)\Z", text.replace("\r\n", "\n"), re.DOTALL | re.MULTILINE
-    )
+    split = re.match(r"\+\+\+\r?\n(.*?)^\+\+\+\r?\n(.*)\Z", text.replace("\r\n", "\n"), re.DOTALL | re.MULTILINE)
     if split is None:
         raise RulePageError(f"{path} does not start with front matter between two lines of +++")
     front = format_front_matter(split[1])
@@ -76,9 +74,7 @@ def format_front_matter(text: str) -> str:
     tables = _split_tables(text.splitlines())
     order = ["", *TABLES]
     tables.sort(key=lambda table: order.index(table.name) if table.name in order else len(order))
-    blocks = [
-        [*table.header, *(line for entry in _sort_entries(table) for line in entry.lines)] for table in tables
-    ]
+    blocks = [[*table.header, *(line for entry in _sort_entries(table) for line in entry.lines)] for table in tables]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -111,9 +107,7 @@ def _split_tables(lines: list[str]) -> list[_Table]:
             above = []
         elif key := KEY.match(line):
             end = _end_of_value(lines, number, key.end())
-            tables[-1].entries.append(
-                _Entry(key[1], [*above, *(row.rstrip() for row in lines[number : end + 1])])
-            )
+            tables[-1].entries.append(_Entry(key[1], [*above, *(row.rstrip() for row in lines[number : end + 1])]))
             above, number = [], end
         else:
             raise RulePageError(f"cannot tell what this line of front matter is: {line}")
@@ -142,6 +136,4 @@ def check_layout(text: str, path: str) -> list[PageProblem]:
         return [PageProblem(path, 1, err.message)]
     pairs = zip_longest(text.splitlines(), lines)
     number = next((number for number, (line, tidy_line) in enumerate(pairs, 1) if line != tidy_line), None)
-    return (
-        [] if number is None else [PageProblem(path, number, "not in the layout of a page: trtdx rules fmt")]
-    )
+    return [] if number is None else [PageProblem(path, number, "not in the layout of a page: trtdx rules fmt")]

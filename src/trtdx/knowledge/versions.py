@@ -41,8 +41,7 @@ class Kernels(msgspec.Struct, frozen=True, kw_only=True):
         return sm in self.sm or any(
             sm // 10 == capability // 10 and sm >= capability
             for capability in self.sm
-            if capability < 90
-            or capability in self.families  # from 90 on kernels are made for one capability only
+            if capability < 90 or capability in self.families  # from 90 on kernels are made for one capability only
         )
 
 
@@ -71,19 +70,14 @@ def releases_with_tensorrt(version: str) -> tuple[Release, ...]:
     return tuple(
         release
         for release in version_table().release
-        if (has := release.tensorrt.split("."))[: len(numbers)] == numbers
-        or has[: min(len(numbers), 3)] == numbers[:3]
+        if (has := release.tensorrt.split("."))[: len(numbers)] == numbers or has[: min(len(numbers), 3)] == numbers[:3]
     )
 
 
 def trtllm_with_tensorrt(version: str) -> str:
     """Return words for the releases made with this TensorRT."""
     names = [release.version for release in releases_with_tensorrt(version)]
-    return (
-        f"TensorRT-LLM {', '.join(names)}"
-        if names
-        else f"a TensorRT-LLM release made with TensorRT {version}"
-    )
+    return f"TensorRT-LLM {', '.join(names)}" if names else f"a TensorRT-LLM release made with TensorRT {version}"
 
 
 def gpus_with_sm(version: str) -> str:
@@ -196,9 +190,7 @@ def sm_of_gpu(name: str) -> int | None:
     number = sm_from(name)
     if number is not None:
         return number
-    sm_by_gpu = {
-        gpu: int(sm) for sm, names in version_table().sm.items() for gpu in names
-    } | version_table().gpu
+    sm_by_gpu = {gpu: int(sm) for sm, names in version_table().sm.items() for gpu in names} | version_table().gpu
     fits = [gpu for gpu in sm_by_gpu if re.search(_gpu_spelling(gpu), name, re.IGNORECASE)]
     return sm_by_gpu[max(fits, key=len)] if fits else None
 
@@ -211,9 +203,7 @@ def _gpu_spelling(name: str) -> str:
 def gpu_names() -> tuple[str, ...]:
     """Return every GPU that can be named."""
     return tuple(
-        dict.fromkeys(
-            [*(name for names in version_table().sm.values() for name in names), *version_table().gpu]
-        )
+        dict.fromkeys([*(name for names in version_table().sm.values() for name in names), *version_table().gpu])
     )
 
 

@@ -102,16 +102,10 @@ def _draw_frontier(report: MemoryReport, path: str) -> None:
     write_frontier(report.frontier, path, title, report.summary.text)
 
 
-def _report_plan(
-    host: Host, memory_request: MemoryRequest, book: RuleBook, request: PlanRequest
-) -> MemoryReport:
+def _report_plan(host: Host, memory_request: MemoryRequest, book: RuleBook, request: PlanRequest) -> MemoryReport:
     """Return the plan of what was asked about, and everything requested of it."""
     answer = resolve_setup(host, memory_request)
-    setup = (
-        msgspec.structs.replace(answer.setup, activation=request.activation)
-        if request.activation
-        else answer.setup
-    )
+    setup = msgspec.structs.replace(answer.setup, activation=request.activation) if request.activation else answer.setup
     planner = partial(plan_memory, constants=request.constants)
     question = MemoryQuestion(host, memory_request, answer._replace(setup=setup), planner)
     wrong = [
@@ -141,11 +135,7 @@ def _report_with_gpu(
     reached = None
     if request.target:
         reached = reach_target(setup, parse_target(request.target, setup), devices, planner, confirm)
-    advice = (
-        advise_changes(setup, ledger, devices, planner, confirm=confirm)
-        if not reached or not ledger.fits
-        else ()
-    )
+    advice = advise_changes(setup, ledger, devices, planner, confirm=confirm) if not reached or not ledger.fits else ()
     points = compute_frontier(setup, lengths=request.lengths, planner=planner) if request.frontier else ()
     findings = [*capacity_findings(ledger, advice, book, request.again), *wrong]
     if reached is not None and not reached.fits:

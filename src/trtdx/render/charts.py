@@ -69,9 +69,7 @@ def inline_svg(chart: Chart) -> str:
     text = text[text.index("<svg") :].replace(TEXT_COLOR, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Width and height give way to the page's; without them the picture keeps its proportions by its view box.
-    return re.sub(
-        r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r'<svg \1width="100%"\2', text, count=1
-    )
+    return re.sub(r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r'<svg \1width="100%"\2', text, count=1)
 
 
 def write_chart(chart: Chart, path: str) -> None:
@@ -99,9 +97,7 @@ def draw_chart(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = P
     """
     if axes is None:
         # Not pyplot: it would look for a display and keep every figure.
-        figure = _import_matplotlib("figure").Figure(
-            figsize=INCHES, dpi=DPI, facecolor=paper, layout="constrained"
-        )
+        figure = _import_matplotlib("figure").Figure(figsize=INCHES, dpi=DPI, facecolor=paper, layout="constrained")
         axes = figure.add_subplot()
         _colour_axes(axes, ink)
     for curve in chart.curves:

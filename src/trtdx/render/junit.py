@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from trtdx.model import Report
 
 # What XML 1.0 cannot hold, and what would drive the reader's terminal.
-_FORBIDDEN = re.compile(
-    r"[^\t\n\x20-\x7e\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-)
+_FORBIDDEN = re.compile(r"[^\t\n\x20-\x7e\xa0-\u2029\u202f-\u2065\u206a-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def render_junit(report: Report, *, fails_from: Severity | None = Severity.ERROR) -> str:
@@ -37,9 +35,7 @@ def render_junit(report: Report, *, fails_from: Severity | None = Severity.ERROR
         body = f"{finding.message}\n{render_finding_body(finding)}"
         if fails_from is not None and finding.severity.badness >= fails_from.badness:
             failures += 1
-            child = SubElement(
-                case, "failure", message=_escape_text(finding.message), type=finding.severity.value
-            )
+            child = SubElement(case, "failure", message=_escape_text(finding.message), type=finding.severity.value)
         else:
             child = SubElement(case, "system-out")
         child.text = _escape_text(body)

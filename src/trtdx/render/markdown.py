@@ -24,26 +24,20 @@ def render_markdown(report: Report) -> str:
     if not report.findings or not summary.inputs:
         verdict = f"### {_escape_text(summary.text)}"
         parts = [verdict, *parts] if report.verdict_first else [*parts, verdict]
-    parts += [
-        f"- known harmless: {_escape_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless
-    ]
+    parts += [f"- known harmless: {_escape_text(e.message)} (`{e.code}`, {e.lines})" for e in summary.harmless]
     parts += [
         f"- ignored: {_escape_text(ignored.message)} (`{ignored.code}`): {_escape_text(ignored.reason)}"
         for ignored in summary.ignored
     ]
     parts += [f"- not read: {_escape_text(note)}" for note in summary.partial]
-    parts += [
-        f"- not judged: {_escape_text(words)}" for words, _ in unjudged_in_words(summary, all_codes=False)
-    ]
+    parts += [f"- not judged: {_escape_text(words)}" for words, _ in unjudged_in_words(summary, all_codes=False)]
     read = f" read {', '.join(read_in_words(summary))}" if summary.inputs else ""
     parts.append(f"<sub>trtdx {__version__}{read}</sub>")
     return "\n\n".join(parts) + "\n"
 
 
 def _render_section(section: Section) -> str:
-    columns = (
-        section.columns if any(section.columns) else ("",) * len(section.rows[0] if section.rows else ())
-    )
+    columns = section.columns if any(section.columns) else ("",) * len(section.rows[0] if section.rows else ())
     rows = [columns, ("---",) * len(columns)]
     rows += [tuple(_escape_text(cell_text(value)) for value in row) for row in section.rows]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
@@ -54,9 +48,7 @@ def _render_section(section: Section) -> str:
 def _render_finding_parts(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity.value}[{finding.code}]: {_escape_text(finding.message)}"
     if finding.evidence:
-        yield _render_fence(
-            "\n".join(f"{evidence.where}: {evidence.text}" for evidence in finding.evidence), "text"
-        )
+        yield _render_fence("\n".join(f"{evidence.where}: {evidence.text}" for evidence in finding.evidence), "text")
     if finding.why:
         yield f"**Why:** {_escape_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):

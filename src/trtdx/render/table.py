@@ -124,9 +124,7 @@ def _wrap_cell(text: str, indent: int, width: int) -> list[str]:
 
 def _is_number_column(section: Section, index: int) -> bool:
     values = [row[index] for row in section.rows if row[index] is not None]
-    return bool(values) and all(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in values
-    )
+    return bool(values) and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def _pad_cell(text: str, width: int, right: bool) -> str:

@@ -28,17 +28,13 @@ _SHOWN_FIXES = 3
 _SHOWN_CODES = 4
 
 
-def render_text(
-    report: Report, *, color: bool = False, details: bool = False, width: int | None = WIDTH
-) -> str:
+def render_text(report: Report, *, color: bool = False, details: bool = False, width: int | None = WIDTH) -> str:
     """Return the report as lines; `details` shows all evidence and symptoms.
 
     Tables are cut to `width`, or not at all where it is None; prose is never wider than a reader likes.
     """
     paint = _Paint(color, width)
-    first, last = (
-        [section for section in report.sections if section.after_findings is late] for late in (False, True)
-    )
+    first, last = ([section for section in report.sections if section.after_findings is late] for late in (False, True))
     blocks = ["\n".join(_section_lines(section, paint, details)) for section in first]
     blocks += ["\n".join(_finding_lines(finding, paint, details)) for finding in report.findings]
     blocks += ["\n".join(_section_lines(section, paint, details)) for section in last]
@@ -71,9 +67,7 @@ def _section_lines(section: Section, paint: _Paint, details: bool) -> Iterator[s
     yield paint(printable_text(section.title), "bold")
     for number, line in enumerate(table_lines(section, width=None if details else paint.table_width)):
         yield "  " + (paint(line, "dim") if number == 0 and any(section.columns) else line)
-    yield from textwrap.wrap(
-        printable_text(section.note), paint.width, initial_indent="  ", subsequent_indent="  "
-    )
+    yield from textwrap.wrap(printable_text(section.note), paint.width, initial_indent="  ", subsequent_indent="  ")
 
 
 def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
@@ -89,9 +83,7 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
     for number, fix in enumerate(fixes):
         yield from _fix_lines(fix, "fix" if number == 0 else "or", paint)
     if len(fixes) < len(finding.fixes):
-        yield paint(
-            f"   = and {format_count(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim"
-        )
+        yield paint(f"   = and {format_count(len(finding.fixes) - len(fixes), 'more way')} out (-v shows them)", "dim")
     is_long = finding.verify.startswith("trtdx ") and len(finding.verify) > paint.width - len("   = verify: ")
     if is_long or " --command " in finding.verify:  # to be pasted, so it is not broken into lines
         yield from ("   = verify:", f"       {paint(printable_text(finding.verify), 'command')}")
@@ -146,9 +138,7 @@ def _summary_lines(report: Report, paint: _Paint, details: bool) -> Iterator[str
                 "dim",
             )
     for ignored in summary.ignored:
-        for line in _wrap_label(
-            "ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width
-        ):
+        for line in _wrap_label("ignored", f"{ignored.message} ({ignored.code}): {ignored.reason}", paint.width):
             yield paint(line, "dim")
     for note in summary.partial:
         yield paint(f"   = not read: {printable_text(note)}", "warning")
@@ -206,9 +196,7 @@ def confidence_words(confidence: float) -> str:
 
 def printable_text(text: str, *, lines: bool = False) -> str:
     """Return text without control characters: a log must not drive the reader's terminal."""
-    return re.sub(
-        r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]" + ("" if lines else r"|[\n\t]"), " ", text
-    )
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]" + ("" if lines else r"|[\n\t]"), " ", text)
 
 
 def _clip_text(text: str, most: int = 160) -> str:

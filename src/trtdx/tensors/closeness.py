@@ -97,9 +97,7 @@ def measure_closeness(reference: Array, candidate: Array, tolerance: Tolerance) 
         beyond = ~same & ~((apart <= allowed) & np.isfinite(r)) | (~same & (allowed == 0))
         finite = np.isfinite(r) & np.isfinite(c)
         relative = np.where(finite & (r != 0), apart / np.abs(r), 0.0)
-        excess = np.where(
-            beyond, np.where(np.isfinite(apart), apart / np.maximum(allowed, 1e-300), np.inf), -1
-        )
+        excess = np.where(beyond, np.where(np.isfinite(apart), apart / np.maximum(allowed, 1e-300), np.inf), -1)
     at = int(excess.argmax()) if excess.size else 0
     nan_r, nan_c = np.isnan(r), np.isnan(c)
     return Closeness(

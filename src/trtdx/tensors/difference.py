@@ -195,17 +195,13 @@ def _ulp_distances(reference: Array, candidate: Array, dtype: str) -> Array:
     return ulps
 
 
-def _compare_sources(
-    state: bytearray, reference: TensorSource, candidate: TensorSource, length: int
-) -> bytes:
+def _compare_sources(state: bytearray, reference: TensorSource, candidate: TensorSource, length: int) -> bytes:
     codes = find_dtype(reference.dtype).code, find_dtype(candidate.dtype).code
     if min(codes) < 0:
         raise InputError(f"{reference.dtype} and {candidate.dtype} values cannot be compared")
     if kernel_in_use() == "numpy":
         return _compare_numpy(state, reference, candidate, length)
-    return _stats.compare(
-        state, reference.address, codes[0], candidate.address, codes[1], reference.elements, length
-    )
+    return _stats.compare(state, reference.address, codes[0], candidate.address, codes[1], reference.elements, length)
 
 
 def _compare_numpy(state: bytearray, reference: TensorSource, candidate: TensorSource, length: int) -> bytes:

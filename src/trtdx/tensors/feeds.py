@@ -39,9 +39,7 @@ def check_feeds(inputs: Mapping[str, ModelInput], feeds: Mapping[str, Any]) -> d
 
     for name in feeds:
         if name not in inputs:
-            raise UnknownNameError(
-                "input", name, inputs, known_as=f"the model takes {abbreviate_list(inputs)}"
-            )
+            raise UnknownNameError("input", name, inputs, known_as=f"the model takes {abbreviate_list(inputs)}")
     missing = [spec for name, spec in inputs.items() if name not in feeds and not spec.optional]
     if missing:
         missing_inputs = "; ".join(f"{model_input.name}: {model_input}" for model_input in missing)

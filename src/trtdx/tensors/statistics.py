@@ -103,9 +103,7 @@ def kernel_in_use() -> str:
 def use_kernel(name: str) -> str:
     """Choose what computes statistics, and return what does now: the best there is up to the one named."""
     for instructions in INSTRUCTIONS[INSTRUCTIONS.index(name) :]:
-        if instructions == "numpy" or (
-            _stats is not None and _stats.instructions(instructions) == instructions
-        ):
+        if instructions == "numpy" or (_stats is not None and _stats.instructions(instructions) == instructions):
             _in_use.name = instructions
             break
     return _in_use.name
@@ -153,9 +151,7 @@ def view_memory(address: int, size: int) -> memoryview:
 
 @cache
 def _xxh3_digest() -> Callable[[Any], bytes]:
-    digest: Callable[[Any], bytes] = import_optional(
-        "xxhash", extra="capture", purpose="hash tensors"
-    ).xxh3_128_digest
+    digest: Callable[[Any], bytes] = import_optional("xxhash", extra="capture", purpose="hash tensors").xxh3_128_digest
     return digest
 
 

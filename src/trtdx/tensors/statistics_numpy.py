@@ -138,9 +138,7 @@ def _sample_quantiles(raw: Array, count: int, dtype: str, size: int) -> list[flo
     ordered = np.sort(sample[np.isfinite(sample)])
     if not ordered.size:
         return [math.nan] * len(QUANTILES_PERMILLE)
-    return [
-        float(ordered[(permille * (ordered.size - 1) + 500) // 1000]) + 0.0 for permille in QUANTILES_PERMILLE
-    ]
+    return [float(ordered[(permille * (ordered.size - 1) + 500) // 1000]) + 0.0 for permille in QUANTILES_PERMILLE]
 
 
 def decode_floats(part: Array, dtype: str) -> Array:

@@ -112,9 +112,7 @@ class Selector(NamedTuple):
         """Return the places that may be selected once their types and numbers are known."""
         last = last_indices(places)
         added = [_relax_term(term) for term in self.terms if not term.excludes]
-        return [
-            place for place in places if not added or any(_term_holds(term, place, last) for term in added)
-        ]
+        return [place for place in places if not added or any(_term_holds(term, place, last) for term in added)]
 
     def select_or_raise(self, places: Sequence[Place]) -> list[Place]:
         """Return the places selected, or raise with the nearest names when there is none."""
@@ -139,13 +137,9 @@ class Selector(NamedTuple):
 
     def _nearest_names(self, places: Sequence[Place]) -> str:
         stems = [re.sub(r"\*+\.?|\[.*?\]", "", atom.pattern) for term in self.terms for atom in term.atoms]
-        names = dict.fromkeys(
-            name for place in places for name in (place.path, place.tensor, place.op) if name
-        )
+        names = dict.fromkeys(name for place in places for name in (place.path, place.tensor, place.op) if name)
         tails = dict.fromkeys(part for name in names for part in (name, name.rpartition(".")[2]))
-        near = dict.fromkeys(
-            match for want in stems for match in difflib.get_close_matches(want, list(tails), 4, 0.5)
-        )
+        near = dict.fromkeys(match for want in stems for match in difflib.get_close_matches(want, list(tails), 4, 0.5))
         some = list(near) or list(names)[:4]
         near_or_some = "the nearest are" if near else "there are, for example,"
         return f"{near_or_some} {join_words(some)}; `trtdx capture MODEL --list '**'` lists all {len(places)} places"
@@ -155,9 +149,7 @@ def parse_selector(text: str) -> Selector:
     """Return the selector a text states; a mistake is an error that shows it."""
     terms = tuple(_parse_term(part) for part in _split_outside_brackets(text, ",") if part.strip())
     if not terms:
-        raise InputError(
-            "the selector is empty", fix="name a place, such as 'layers.*.mlp:out', or '**' for all"
-        )
+        raise InputError("the selector is empty", fix="name a place, such as 'layers.*.mlp:out', or '**' for all")
     return Selector(text, terms)
 
 
@@ -169,9 +161,7 @@ def _split_outside_brackets(text: str, by: str) -> list[str]:
 def _parse_term(text: str) -> SelectorTerm:
     stripped = text.strip()
     excludes = stripped.startswith("!")
-    atoms = tuple(
-        _parse_atom(part.strip()) for part in _split_outside_brackets(stripped.removeprefix("!"), "&")
-    )
+    atoms = tuple(_parse_atom(part.strip()) for part in _split_outside_brackets(stripped.removeprefix("!"), "&"))
     return SelectorTerm(atoms, excludes)
 
 
@@ -202,9 +192,7 @@ def _parse_port(port: str, text: str) -> Port:
 def _check_path(path: str) -> str:
     for inside in re.findall(r"\[([^\]]*)\]", path):
         if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*|-?\d*:-?\d*", inside):
-            raise InputError(
-                f"[{inside}] in {path!r} is not a choice of indices", fix="write [0,-1] or [2:5]"
-            )
+            raise InputError(f"[{inside}] in {path!r} is not a choice of indices", fix="write [0,-1] or [2:5]")
     if re.search(r"\][^.\[]", path):
         raise InputError(f"after a choice of indices in {path!r} comes a dot", fix="write layers[0,-1].mlp")
     if path.count("[") != path.count("]"):
@@ -270,8 +258,7 @@ def _parts_match(
         return not parts
     if patterns[0] == "**":
         return any(
-            _parts_match(patterns[1:], parts[skip:], (*above, *parts[:skip]), last)
-            for skip in range(len(parts) + 1)
+            _parts_match(patterns[1:], parts[skip:], (*above, *parts[:skip]), last) for skip in range(len(parts) + 1)
         )
     if not parts or not _part_matches(patterns[0], parts[0], above, last):
         return False

@@ -58,9 +58,7 @@ class TensorNamePair(NamedTuple):
     other: str
 
 
-def assert_runs_match(
-    run: DxRun, reference: Mapping[str, Any], names: Mapping[str, str], tolerance: Tolerance
-) -> None:
+def assert_runs_match(run: DxRun, reference: Mapping[str, Any], names: Mapping[str, str], tolerance: Tolerance) -> None:
     """Fail unless all tensors that two runs share are close; names the first that is not."""
     __tracebackhide__ = True
     pairs = list(_pair_tensors(run, reference, names))
@@ -71,23 +69,16 @@ def assert_runs_match(
             f"  name the pairs: dx.assert_matches(reference, names={{'name here': 'name there'}})"
         )
     differences = {
-        pair: describe_difference(run[pair.name], array_from_any(reference[pair.other]), tolerance)
-        for pair in pairs
+        pair: describe_difference(run[pair.name], array_from_any(reference[pair.other]), tolerance) for pair in pairs
     }
     wrong = [pair for pair in pairs if differences[pair]]
     if wrong:
         raise AssertionError("\n  ".join(_mismatch_lines(pairs, wrong, differences[wrong[0]])))
 
 
-def _mismatch_lines(
-    pairs: list[TensorNamePair], wrong: list[TensorNamePair], difference: list[str]
-) -> Iterator[str]:
+def _mismatch_lines(pairs: list[TensorNamePair], wrong: list[TensorNamePair], difference: list[str]) -> Iterator[str]:
     first = wrong[0]
-    position = (
-        "the only tensor that differs"
-        if len(wrong) == 1
-        else f"the first of {len(wrong)} tensors that differ"
-    )
+    position = "the only tensor that differs" if len(wrong) == 1 else f"the first of {len(wrong)} tensors that differ"
     yield f"{first.name} is {position} from the reference, of {format_count(len(pairs), 'tensor')} compared"
     yield from difference
     agree = [pair.name for pair in pairs[: pairs.index(first)]]
@@ -97,9 +88,7 @@ def _mismatch_lines(
         yield f"after it, these differ too: {abbreviate_list(pair.name for pair in wrong[1:])}"
 
 
-def _pair_tensors(
-    run: DxRun, reference: Mapping[str, Any], names: Mapping[str, str]
-) -> Iterator[TensorNamePair]:
+def _pair_tensors(run: DxRun, reference: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[TensorNamePair]:
     """Yield which tensor here is which one there, in the order of the data's flow here."""
     for here, there in names.items():
         if here not in run:
@@ -111,9 +100,7 @@ def _pair_tensors(
         other = names.get(name) or _reference_name(name, reference)
         if other is not None:
             pairs[name] = other
-    missing = (
-        [] if isinstance(reference, DxRun) else [name for name in reference if name not in pairs.values()]
-    )
+    missing = [] if isinstance(reference, DxRun) else [name for name in reference if name not in pairs.values()]
     if missing:
         raise InputError(
             f"the reference has {abbreviate_list(missing)}, but this run has no such tensor: it has {abbreviate_list(run)}"

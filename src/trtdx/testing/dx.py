@@ -126,9 +126,7 @@ class Dx:
 
     def _write_model(self, model: Any) -> Path:
         if not hasattr(model, "SerializeToString"):
-            raise InputError(
-                f"a {type(model).__name__} is not an ONNX model", fix="pass a path or an onnx.ModelProto"
-            )
+            raise InputError(f"a {type(model).__name__} is not an ONNX model", fix="pass a path or an onnx.ModelProto")
         path = self._folder() / "model.onnx"
         path.write_bytes(model.SerializeToString())
         return path
@@ -185,9 +183,7 @@ class Dx:
         A network and an ONNX model are fed by name, a torch module is called with what is given.
         """
         if not self._subjects:
-            raise InputError(
-                "there is nothing to run", fix="dx.network(), dx.module(m) or dx.onnx(path) first"
-            )
+            raise InputError("there is nothing to run", fix="dx.network(), dx.module(m) or dx.onnx(path) first")
         early = self.tensors.runs and not self._has_run  # arrays registered before the first run belong to it
         run = self.tensors.runs[0] if early else self.tensors.begin_run()
         self._has_run = True
@@ -232,9 +228,7 @@ class Dx:
             atol: absolute tolerance.
         """
         __tracebackhide__ = True
-        run = next(
-            (candidate for candidate in reversed(self.tensors.runs) if candidate is not reference), None
-        )
+        run = next((candidate for candidate in reversed(self.tensors.runs) if candidate is not reference), None)
         if run is None:
             raise InputError("nothing was run that could match", fix="dx.run(...) first")
         assert_runs_match(run, reference, names or {}, self._tolerance(rtol, atol))
@@ -258,9 +252,7 @@ class Dx:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of what computed."""
-        return installed_versions(
-            dict.fromkeys(name for subject in self._subjects for name in subject.packages)
-        )
+        return installed_versions(dict.fromkeys(name for subject in self._subjects for name in subject.packages))
 
     def messages(self) -> list[str]:
         """Return what TensorRT said meanwhile."""

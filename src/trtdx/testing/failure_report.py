@@ -44,10 +44,7 @@ def tensor_table(dx: Dx, comparison: GoldenComparison | None) -> Section:
 
 def _table_row(tensor: RecordedTensor, outcomes: Mapping[tuple[int, str], str]) -> tuple[Cell, ...]:
     stats = tensor.statistics
-    numbers = [
-        None if math.isnan(number) else float(f"{number:.6g}")
-        for number in (stats.min, stats.max, stats.mean)
-    ]
+    numbers = [None if math.isnan(number) else float(f"{number:.6g}") for number in (stats.min, stats.max, stats.mean)]
     infinite = stats.pos_inf + stats.neg_inf
     cells = (
         tensor.title,
@@ -64,9 +61,7 @@ def render_table(section: Section) -> str:
     """Return a table for a report: of a long one the first rows and all that hold NaN, Inf or a change."""
     rows = section.rows
     if len(rows) > MAX_SHOWN_ROWS:
-        shown_rows = [
-            row for number, row in enumerate(rows) if number < MAX_SHOWN_ROWS // 2 or _is_salient(row)
-        ]
+        shown_rows = [row for number, row in enumerate(rows) if number < MAX_SHOWN_ROWS // 2 or _is_salient(row)]
         rows = tuple(shown_rows[:MAX_SHOWN_ROWS])
     lines = list(table_lines(Section(section.key, section.title, section.columns, rows)))
     if len(rows) < len(section.rows):
@@ -87,9 +82,7 @@ def write_case(folder: Path, nodeid: str, dx: Dx, section: Section, failure: str
     """Write all that is known of a failing test; returns what went wrong with that, if anything did."""
     try:
         case = CaseWriter(RealHost(), str(folder))
-        case.record(
-            "test", {"nodeid": nodeid, "engine": dx.engine, "versions": dx.versions(), "taps": dx.taps}
-        )
+        case.record("test", {"nodeid": nodeid, "engine": dx.engine, "versions": dx.versions(), "taps": dx.taps})
         _keep_text(case, "failure.txt", failure)
         _keep_text(case, "tensors.txt", "\n".join(table_lines(section, width=None)))
         messages = dx.messages()

@@ -97,9 +97,7 @@ def judge_test(
         message.outcome = NO_GOLDEN
         return GoldenJudgement(message, None, "")
     message.outcome = COMPARED if comparison.is_fine else CHANGED
-    return GoldenJudgement(
-        message, comparison, "" if comparison.is_fine else "\n  ".join(comparison.lines(now))
-    )
+    return GoldenJudgement(message, comparison, "" if comparison.is_fine else "\n  ".join(comparison.lines(now)))
 
 
 def _nothing_to_compare(golden: Golden) -> str:
@@ -112,9 +110,7 @@ def _nothing_to_compare(golden: Golden) -> str:
 def _compare_with_file(before: Golden, file: GoldenFile, now: Golden, dx: Dx) -> GoldenComparison:
     same = before.same_as(now)
     values = {} if same else file.values  # not read where the hashes suffice
-    return compare_with_golden(
-        before, values, now.tensors, {} if same else _arrays_by_content(dx), dx.marker.tolerance
-    )
+    return compare_with_golden(before, values, now.tensors, {} if same else _arrays_by_content(dx), dx.marker.tolerance)
 
 
 def _arrays_by_content(dx: Dx) -> dict[str, Any]:

@@ -45,9 +45,7 @@ class GoldenLedger:
         if drop_stale:
             self.stale = {}
 
-    def _write_module(
-        self, path: str, module: str, messages: list[GoldenMessage], drop: Iterable[str]
-    ) -> None:
+    def _write_module(self, path: str, module: str, messages: list[GoldenMessage], drop: Iterable[str]) -> None:
         drop = list(drop)
         values = {key: stored for one in messages for key, stored in one.values.items()}
         try:
@@ -59,9 +57,7 @@ class GoldenLedger:
         gone = f", {format_count(len(drop), 'stale golden')} dropped" if drop else ""
         same = f", {len(messages) - len(changed)} unchanged" if len(messages) > len(changed) else ""
         written = f"{format_count(len(changed), 'golden')} written{same}{gone}"
-        self._written.append(
-            f"{self._relative_path(path)}: {written} ({format_bytes(file.size_bytes)} with values)"
-        )
+        self._written.append(f"{self._relative_path(path)}: {written} ({format_bytes(file.size_bytes)} with values)")
 
     def _relative_path(self, path: str) -> str:
         return os.path.relpath(path, self._root)

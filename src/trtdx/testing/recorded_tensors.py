@@ -116,9 +116,7 @@ class RecordedTensors:
         while free in run.tensors:
             number += 1
             free = f"{name}#{number}"
-        run.tensors[free] = RecordedTensor(
-            run.step, free, place, values.copy() if fits else values, keep_values=fits
-        )
+        run.tensors[free] = RecordedTensor(run.step, free, place, values.copy() if fits else values, keep_values=fits)
         return free
 
     def __iter__(self) -> Iterator[RecordedTensor]:

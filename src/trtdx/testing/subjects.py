@@ -36,9 +36,7 @@ class DxSubject(Protocol):
 class NetworkSubject:
     """A TensorRT network definition, computed on the CPU."""
 
-    def __init__(
-        self, network: Any, registry: TensorRegistry, package: str, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, network: Any, registry: TensorRegistry, package: str, options: Mapping[str, Any]) -> None:
         self.thing, self.registry = network, registry
         self.engine = f"{package} evaluate"
         self.packages: Sequence[str] = (package, "torch", "numpy")
@@ -137,9 +135,7 @@ class OnnxSubject:
         self.thing, self._path, self._options = thing, path, options
         self.engine = engine
         self.packages: Sequence[str] = (
-            ("onnxruntime", "numpy")
-            if engine == "onnxruntime"
-            else ("tensorrt_rtx", "tensorrt", "torch", "numpy")
+            ("onnxruntime", "numpy") if engine == "onnxruntime" else ("tensorrt_rtx", "tensorrt", "torch", "numpy")
         )
 
     def run(self, args: Any, kwargs: Any, taps: str, show: Show) -> tuple[Any, list[str]]:
@@ -177,9 +173,7 @@ def feeds_by_name(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
     if len(args) > 1 or (args and not isinstance(args[0], Mapping)):
         raise InputError("a network and an ONNX model are fed by name", fix='dx.run({"x": x}) or dx.run(x=x)')
     feeds = {**(args[0] if args else {}), **kwargs}
-    return {
-        name: array_from_any(value) if hasattr(value, "data_ptr") else value for name, value in feeds.items()
-    }
+    return {name: array_from_any(value) if hasattr(value, "data_ptr") else value for name, value in feeds.items()}
 
 
 def _port_name(side: str, number: int, argument: str) -> str:

@@ -91,9 +91,7 @@ def shapes(path):
 
 
 def types(path):
-    written(
-        path, [node("Add", ["x", "w"], ["y"], name="add")], *vectors(), weight(np.ones(4, np.float16), "w")
-    )
+    written(path, [node("Add", ["x", "w"], ["y"], name="add")], *vectors(), weight(np.ones(4, np.float16), "w"))
 
 
 def unsupported_type(path):

@@ -82,9 +82,7 @@ def test_the_cpp_executors_tree(tmp_path):
         "f4": np.array([], np.float32),
     }  # fmt: skip
     for descr, array in contents.items():
-        (at / f"tensor_{descr.strip('?') or 'b'}.npy").write_bytes(
-            cpp_npy(descr, array.shape, array.tobytes())
-        )
+        (at / f"tensor_{descr.strip('?') or 'b'}.npy").write_bytes(cpp_npy(descr, array.shape, array.tobytes()))
     (at / "fp8.npy").write_bytes(cpp_npy("x", (2,), b"ab"))
     (at / "cut.npy").write_bytes(cpp_npy("f4", (3,), b"abcd"))
     done, capture = imported(tmp_path, tmp_path / "c")
@@ -214,11 +212,7 @@ def texts(document, path=()):
     if isinstance(document, str):
         yield path, document
     for key, value in (
-        enumerate(document)
-        if isinstance(document, list)
-        else document.items()
-        if isinstance(document, dict)
-        else ()
+        enumerate(document) if isinstance(document, list) else document.items() if isinstance(document, dict) else ()
     ):
         yield from texts(value, (*path, key))
 

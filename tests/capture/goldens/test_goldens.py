@@ -150,9 +150,7 @@ class TestBeyondTheValueBudget:
     big = np.random.default_rng(0).standard_normal(20_000).astype(np.float32)
 
     def test_noise_within_the_tolerance_is_close(self):
-        assert outcomes(compared({"a": self.big}, {"a": self.big * np.float32(1 + 1e-7)}, budget=0)) == {
-            "a": CLOSE
-        }
+        assert outcomes(compared({"a": self.big}, {"a": self.big * np.float32(1 + 1e-7)}, budget=0)) == {"a": CLOSE}
 
     def test_other_numbers_with_the_same_statistics_are_a_change(self):
         found = compared({"a": self.big}, {"a": self.big[::-1].copy()}, budget=0)
@@ -172,9 +170,7 @@ class TestBeyondTheValueBudget:
         assert outcomes(compared({"a": then}, {"a": now}, budget=0)) == {"a": CHANGED}
 
     def test_what_is_kept_is_small(self):
-        kept = choose_stored_values(
-            {str(n): self.big + np.float32(n) for n in range(3)} | {"s": self.big[:8]}, 100
-        )
+        kept = choose_stored_values({str(n): self.big + np.float32(n) for n in range(3)} | {"s": self.big[:8]}, 100)
         assert sorted(len(each.data) for each in kept.values()) == [32, 256, 256, 256]
 
 

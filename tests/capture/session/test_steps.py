@@ -27,9 +27,7 @@ ALL_STATISTICS = CaptureSelection()
 
 def session_on(engine, folder, wanted=ALL_STATISTICS, **more):
     writer = CaptureWriter(folder, CaptureHeader(engine=engine.kind), **more)
-    return CaptureSession(
-        engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.operator_inputs)
-    )
+    return CaptureSession(engine, writer, Recorder(writer, wanted, engine.places(), reads=engine.operator_inputs))
 
 
 def recorded(path, folder, selector="layers.*.mlp:out", steps=4, start=PROMPTS, sampling=None, **wanted):
@@ -86,9 +84,7 @@ def test_a_step_that_was_cut_off_is_done_again(llama_onnx, tmp_path):
     whole = recorded(llama_onnx, tmp_path / "whole", steps=5)
     recorded(llama_onnx, tmp_path / "cut", steps=3)
     index = tmp_path / "cut" / "rank0.index"
-    with CaptureWriter(
-        tmp_path / "cut", CaptureHeader(), resume=True
-    ) as writer:  # a fourth step begins and is killed
+    with CaptureWriter(tmp_path / "cut", CaptureHeader(), resume=True) as writer:  # a fourth step begins and is killed
         from trtdx.tensors.statistics import source_from_array
         from trtdx.tensors.taps import Place
 
@@ -240,9 +236,7 @@ def test_a_coarsely_watched_run_still_keeps_what_led_to_it(tmp_path):
 
 
 def test_a_mask_is_no_reason_to_stop(tmp_path):
-    engine = OrtEngine(
-        overflowing(tmp_path), "tensor:scores, tensor:masked, tensor:shares", optimisation="none"
-    )
+    engine = OrtEngine(overflowing(tmp_path), "tensor:scores, tensor:masked, tensor:shares", optimisation="none")
     session = session_on(engine, tmp_path / "cap", CaptureSelection(watch=True))
     with session.writer:
         session.compute({"x": np.eye(3, dtype=np.float32)})
@@ -269,9 +263,7 @@ def recorded_layers(llama_onnx, tmp_path_factory):
         writer = CaptureWriter(folder / "cap", header)
         wanted = CaptureSelection(values=parse_selector("**:*"))
         with writer:
-            list(
-                CaptureSession(engine, writer, Recorder(writer, wanted, engine.places())).generate(PROMPTS, 3)
-            )
+            list(CaptureSession(engine, writer, Recorder(writer, wanted, engine.places())).generate(PROMPTS, 3))
         found[kind] = folder / "cap"
     return found
 

@@ -28,12 +28,8 @@ def folder(tmp_path_factory):
                 array = rng.normal(0, 1 + layer, (1, 4, 8)).astype(np.float16)
                 if (step, layer) == (3, 1):
                     array[0, 0, 0] = np.nan
-                writer.add(
-                    step, Place(f"layers.{layer}", op="Layer"), source_from_array(array), values=layer == 0
-                )
-        writer.add(
-            5, Place("it's", tensor="x'; drop table tensors; --"), source_from_array(np.full(3, np.nan))
-        )
+                writer.add(step, Place(f"layers.{layer}", op="Layer"), source_from_array(array), values=layer == 0)
+        writer.add(5, Place("it's", tensor="x'; drop table tensors; --"), source_from_array(np.full(3, np.nan)))
     return folder
 
 
@@ -41,9 +37,7 @@ def test_every_column_is_what_was_captured(folder):
     with Capture(folder) as capture:
         records = list(capture.records())
         fields = [name for name in Statistics._fields if name != "hash"]
-        table = capture.query(
-            f"select step, name, shape, dtype, kept, hash, {', '.join(fields)} from tensors"
-        )
+        table = capture.query(f"select step, name, shape, dtype, kept, hash, {', '.join(fields)} from tensors")
     assert len(table.rows) == len(records) == 16
     for line, record in zip(table.rows, records, strict=True):
         assert line[:4] == (record.step, record.name, list(record.layout.shape), record.layout.dtype)
@@ -58,9 +52,7 @@ def test_questions_a_user_has(folder):
             (3, "layers.1:out")
         ]
         assert capture.query("from tensors select count(distinct hash)").rows == [(16,)]
-        assert (
-            capture.query("select name from tensors where max > 1e9").rows == []
-        )  # what has no maximum has none
+        assert capture.query("select name from tensors where max > 1e9").rows == []  # what has no maximum has none
         assert capture.query("describe tensors").rows[0][0] == "record"
 
 

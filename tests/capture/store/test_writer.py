@@ -29,9 +29,7 @@ def small_capture(folder, *, steps=3, header=None, **options):
     """A capture with kept values, statistics only, a repeated content and notes."""
     rng = np.random.default_rng(0)
     same = np.arange(5, dtype=np.int32)
-    with CaptureWriter(
-        folder, header or CaptureHeader(run="test", created=1.0), parquet=False, **options
-    ) as writer:
+    with CaptureWriter(folder, header or CaptureHeader(run="test", created=1.0), parquet=False, **options) as writer:
         for step in range(steps):
             tensors = [
                 (PLACE, source_from_array(rng.normal(0, 1, (2, 3)).astype(np.float32)), True),
@@ -135,9 +133,7 @@ def test_large_tensors_are_written_from_where_they_lie(tmp_path):
 
 def test_torch_tensors_of_types_numpy_does_not_have(tmp_path):
     torch = pytest.importorskip("torch")
-    tensors = [
-        torch.randn(4, 3).to(each) for each in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
-    ]
+    tensors = [torch.randn(4, 3).to(each) for each in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)]
     with CaptureWriter(tmp_path, CaptureHeader(engine="torch"), parquet=False) as writer:
         writer.add_all(0, [(Place(str(each.dtype)), source_from_torch(each), True) for each in tensors])
     with Capture(tmp_path) as capture:
@@ -209,8 +205,7 @@ def test_ranks_write_side_by_side(tmp_path):
                 writer.add(step, Place("x"), source_from_array(np.full(9, rank * 100 + step)), values=True)
     """
     children = [
-        subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), tmp_path, str(rank)])
-        for rank in range(3)
+        subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), tmp_path, str(rank)]) for rank in range(3)
     ]
     assert [child.wait(timeout=120) for child in children] == [0, 0, 0]
     with Capture(tmp_path) as capture:
@@ -381,7 +376,9 @@ def test_a_file_that_may_not_grow(tmp_path):
 
 def test_a_full_disk(tmp_path):
     """A real one: a small file system in a mount namespace of its own."""
-    script = 'mount -t tmpfs -o size=1m tmpfs "$1" || exit 77; shift; "$@"; status=$?; cp -r "$OUT" "$KEEP"; exit $status'
+    script = (
+        'mount -t tmpfs -o size=1m tmpfs "$1" || exit 77; shift; "$@"; status=$?; cp -r "$OUT" "$KEEP"; exit $status'
+    )
     mounted, keep = tmp_path / "small", tmp_path / "keep"
     mounted.mkdir()
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script, "sh", str(mounted)]

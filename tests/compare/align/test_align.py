@@ -102,9 +102,7 @@ def pairs_of(found):
 def test_wrappers_around_a_model_do_not_matter(tmp_path, wrapper):
     step = Text(5).padded(HF)
     ours = write(tmp_path / "a", [step])
-    theirs = write(
-        tmp_path / "b", [{(wrapper + name if ":" in name else name): array for name, array in step.items()}]
-    )
+    theirs = write(tmp_path / "b", [{(wrapper + name if ":" in name else name): array for name, array in step.items()}])
     found = align_sides(ours, theirs)
     assert {pair.name for pair in found.pairs} == set(step)
     assert all(pair.matched_by == "scope" for pair in found.pairs if ":" in pair.name)
@@ -201,9 +199,7 @@ def test_without_values_only_the_same_layout_can_be_compared(tmp_path):
     with CaptureWriter(tmp_path / "c", CaptureHeader(), parquet=False, resume=True) as writer:
         writer.add(0, place("model.norm:out"), source_from_array(flat["model.norm:out"]))
     found = align_sides(ours, opened(tmp_path / "c"))
-    assert ("model.norm:out", "values were not kept") in {
-        (each.name, each.reason) for each in found.unmatched
-    }
+    assert ("model.norm:out", "values were not kept") in {(each.name, each.reason) for each in found.unmatched}
 
 
 # ---- steps and tokens
@@ -312,9 +308,7 @@ def test_a_dump_of_tensorrt_llm_against_the_model(tmp_path):
         if name in names:
             np.save(folder / f"{names[name].removesuffix(':out')}-step0.npy", array)
     host = RealHost()
-    dump = open_side(
-        host, parse_side(host, str(tmp_path / "tllm_debug")), ComparisonQuestion(), tmp_path / "b"
-    )
+    dump = open_side(host, parse_side(host, str(tmp_path / "tllm_debug")), ComparisonQuestion(), tmp_path / "b")
     found = align_sides(ours, dump)
     agree(found, ours, dump, HF)
     assert any("those of the other side are assumed" in note for note in found.notes)
@@ -333,9 +327,7 @@ def test_masks_are_compared_by_what_they_hide(tmp_path):
     forms = {"bool": seen, "fp16": np.where(seen, 0, -65504).astype(np.float16),
              "fp32": np.where(seen, 0, np.finfo(np.float32).min).astype(np.float32),
              "inf": np.where(seen, 0, -np.inf).astype(np.float32)}  # fmt: skip
-    sides = {
-        form: write(tmp_path / form, [{**text.padded({}), name: array}]) for form, array in forms.items()
-    }
+    sides = {form: write(tmp_path / form, [{**text.padded({}), name: array}]) for form, array in forms.items()}
     for ours in sides.values():
         for theirs in sides.values():
             agree(align_sides(ours, theirs), ours, theirs, [name])
@@ -373,15 +365,9 @@ def test_a_mapping_stands_above_names(tmp_path):
     )
     theirs = write(
         tmp_path / "b",
-        [
-            text.padded(
-                {"model.layers.0.mlp:out": 4, "model.layers.1.mlp:out": 4, "z.0.w:out": 4, "z.1.w:out": 4}
-            )
-        ],
+        [text.padded({"model.layers.0.mlp:out": 4, "model.layers.1.mlp:out": 4, "z.0.w:out": 4, "z.1.w:out": 4})],
     )
-    found = align_sides(
-        ours, theirs, mapping=parse_mapping("model.layers.*.mlp:out: z.*.w:out\nx.y:out: null\n")
-    )
+    found = align_sides(ours, theirs, mapping=parse_mapping("model.layers.*.mlp:out: z.*.w:out\nx.y:out: null\n"))
     assert {name: other for name, other in pairs_of(found).items() if ":" in name} == {
         "model.layers.0.mlp:out": "z.0.w:out", "model.layers.1.mlp:out": "z.1.w:out",
     }  # fmt: skip
@@ -418,9 +404,7 @@ def test_pieces_are_small_and_whole(tmp_path, monkeypatch):
     pieces = list(pair_rows.iterate_row_pieces(pair, ours, theirs))
     assert max(one.size for one, _ in pieces) <= 16
     one, other = compared(pair, ours, theirs)
-    wanted = np.concatenate(
-        [vectors(f"{LAYER}mlp:out", row, range(length), 6) for row, length in enumerate((9, 5))]
-    )
+    wanted = np.concatenate([vectors(f"{LAYER}mlp:out", row, range(length), 6) for row, length in enumerate((9, 5))])
     assert (one == wanted).all()
     assert (other == wanted).all()
 

@@ -69,9 +69,7 @@ def test_any_layout_of_the_same_tokens_is_recovered(lengths, heads, size, ours, 
     found = align_sides(reference, candidate)
     pair = next(pair for pair in found.pairs if pair.name == name and pair.step == 0)
     first, second = compared(pair, reference, candidate)
-    wanted = np.concatenate(
-        [vectors(name, row, range(length), heads * size) for row, length in enumerate(lengths)]
-    )
+    wanted = np.concatenate([vectors(name, row, range(length), heads * size) for row, length in enumerate(lengths)])
     assert (first == second).all()
     assert len(first) == sum(lengths)
     for token, row in zip(row_tokens(pair), first, strict=True):
@@ -103,9 +101,7 @@ def test_padding_that_was_taken_out_although_the_ids_have_it():
 
 def fused_step(text, heads, groups, size, order, name):
     """Return a step with queries, keys and values in one tensor, in an order that frameworks use."""
-    q, k, v = (
-        text.packed({each: count * size})[each] for each, count in ((Q, heads), (K, groups), (V, groups))
-    )
+    q, k, v = (text.packed({each: count * size})[each] for each, count in ((Q, heads), (K, groups), (V, groups)))
     if order == "blocks":
         fused = np.concatenate([q, k, v], 1)
     else:
@@ -245,9 +241,7 @@ def test_a_padded_vocabulary(turned):
 def test_logits_of_the_last_token_only(side, flat, turned):
     text = Text(4, 2, 3)
     step = text.padded({"lm_head:out": 10}, side=side)
-    last = np.concatenate(
-        [vectors("lm_head:out", row, [length - 1], 10) for row, length in enumerate((4, 2, 3))]
-    )
+    last = np.concatenate([vectors("lm_head:out", row, [length - 1], 10) for row, length in enumerate((4, 2, 3))])
     less = {**step, "lm_head:out": last if flat else last[:, None]}
     reference, candidate = two(*([[less], [step]] if turned else [[step], [less]]))
     pair = agree(align_sides(reference, candidate), reference, candidate, ["lm_head:out"])["lm_head:out"]
@@ -293,9 +287,7 @@ def test_changes_are_texts(text, before, after):
     assert changed_shape(before, [change]) == after
 
 
-@pytest.mark.parametrize(
-    "text", ["transpose 0 0", "turn 1", "part x of q:4", "columns 5:2", "reshape", "part q of q"]
-)
+@pytest.mark.parametrize("text", ["transpose 0 0", "turn 1", "part x of q:4", "columns 5:2", "reshape", "part q of q"])
 def test_mistaken_changes_are_told(text):
     with pytest.raises(InputError):
         parse_change(text)

@@ -133,9 +133,7 @@ def test_sums_that_are_exchanged_later_are_added(tmp_path):
 def test_fused_tensors_in_shards(tmp_path, order):
     text = Text(5, 3)
     packed, bare = text.packed({Q: 16, K: 8, V: 8}), text.packed({})
-    name = (
-        f"{LLM}attention.qkv:out" if order == "blocks" else "decoder.layers.0.self_attention.linear_qkv:out"
-    )
+    name = f"{LLM}attention.qkv:out" if order == "blocks" else "decoder.layers.0.self_attention.linear_qkv:out"
     step = text.padded({Q: 16, K: 8, V: 8})
     step["present.0.key:new"] = np.ascontiguousarray(step[K].reshape(2, 5, 4, 2).transpose(0, 2, 1, 3))
     ranks = []
@@ -155,8 +153,7 @@ def test_two_fused_tensors_of_which_one_is_in_shards(tmp_path):
     step = text.padded({name: 16})
     gate, up = np.split(step[name], 2, -1)
     ranks = [
-        [{**step, name: np.concatenate([np.split(part, 2, -1)[rank] for part in (gate, up)], -1)}]
-        for rank in (0, 1)
+        [{**step, name: np.concatenate([np.split(part, 2, -1)[rank] for part in (gate, up)], -1)}] for rank in (0, 1)
     ]
     ours, theirs = write(tmp_path / "a", [step]), write_ranks(tmp_path / "b", ranks)
     agree(align_sides(ours, theirs), ours, theirs, [name])
@@ -259,9 +256,7 @@ def test_a_cache_in_pages(tmp_path, heads_first, count, named):
 def test_ranks_that_hold_some_of_the_tokens_each(tmp_path, packed):
     text, name = Text(6, 6), "model.norm:out"
     step = (text.packed if packed else text.padded)({name: 4})
-    ranks = [
-        [{**step, name: np.ascontiguousarray(part)}] for part in np.split(step[name], [4], 0 if packed else 1)
-    ]
+    ranks = [[{**step, name: np.ascontiguousarray(part)}] for part in np.split(step[name], [4], 0 if packed else 1)]
     ours, theirs = write(tmp_path / "a", [text.padded({name: 4})]), write_ranks(tmp_path / "b", ranks)
     pair = agree(align_sides(ours, theirs), ours, theirs, [name])[name]
     assert len(pair.tokens) == 12
@@ -283,9 +278,7 @@ def test_a_mapping_of_shards_and_parts_goes_round(tmp_path, packed):
         here = {fused: np.concatenate(list(cut.values()), -1), gate_up: np.concatenate(halves, -1), OUT: step[OUT] / 2 + rank - 0.5,
                 "lm_head:out": vocabulary}  # fmt: skip
         bare = {name: array for name, array in step.items() if ":" not in name}
-        ranks.append(
-            [{**bare, **{name: array[real] if packed else array.copy() for name, array in here.items()}}]
-        )
+        ranks.append([{**bare, **{name: array[real] if packed else array.copy() for name, array in here.items()}}])
     ours, theirs = write(tmp_path / "a", [step]), write_ranks(tmp_path / "b", ranks)
     first = align_sides(ours, theirs)
     agree(first, ours, theirs, widths)

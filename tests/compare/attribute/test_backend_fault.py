@@ -30,9 +30,7 @@ print(backend_saturates())
 def quantised(path):
     """Write the example's decoder by ONNX Runtime's quantiser, a scale a channel; its products do not tell their modules."""
     quantization = pytest.importorskip("onnxruntime.quantization")
-    quantization.quantize_dynamic(
-        TINY / "model.onnx", path, weight_type=quantization.QuantType.QInt8, per_channel=True
-    )
+    quantization.quantize_dynamic(TINY / "model.onnx", path, weight_type=quantization.QuantType.QInt8, per_channel=True)
     return path
 
 

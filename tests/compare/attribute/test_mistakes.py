@@ -114,15 +114,11 @@ def test_tensors_inside_the_module_can_be_all_that_is_known():
     assert find_causes(whole._replace(candidate_outputs=inside))[0].code == "DX972"
 
 
-@pytest.mark.parametrize(
-    "name", ["residual lost", "residual twice", "gate and up exchanged", "relu in a mixture"]
-)
+@pytest.mark.parametrize("name", ["residual lost", "residual twice", "gate and up exchanged", "relu in a mixture"])
 def test_all_that_passes_inside_may_be_known(name):
     """What the parts give is right then, and only what is done with it is wrong."""
     case = next(case for case in CASES if case.name == name)
-    inner = tuple(
-        each for each in seen_at(model(case.kind), case.path, ROWS, 0)[2] if each.startswith(f"{case.path}.")
-    )
+    inner = tuple(each for each in seen_at(model(case.kind), case.path, ROWS, 0)[2] if each.startswith(f"{case.path}."))
     found = find_causes(suspect_of(model(case.kind), case.path, case.plant, inner=inner))
     assert (found[0].code, explanation_degree(found)) == (case.code, "explained")
 
@@ -171,8 +167,7 @@ def test_a_mask_that_differs_itself_is_named_by_what_it_hides():
     behind = np.arange(size)[:, None] - np.arange(size)[None]
     low = np.finfo(np.float32).min
     own, found = (
-        np.where(seen, 0, low)[None, None].astype("f4")
-        for seen in (behind >= 0, (behind >= 0) & (behind < 5))
+        np.where(seen, 0, low)[None, None].astype("f4") for seen in (behind >= 0, (behind >= 0) & (behind < 5))
     )
     whole = suspect_of(model("llama"), A)
     told_window = find_causes(whole._replace(masks={f"{A}:in.attention_mask": (own, found)}))
@@ -232,11 +227,7 @@ def test_a_sum_that_was_not_taken_leaves_each_rank_its_own(hashes, code):
 
 def test_a_healthy_tensor_does_not_drown_the_wrong_one():
     """In bfloat16 many healthy tensors of a module have more noise together than a small mistake in one of them."""
-    inner = tuple(
-        f"{A}.{part}:{port}" for part in ("q_proj", "k_proj", "v_proj", "o_proj") for port in ("in", "out")
-    )
+    inner = tuple(f"{A}.{part}:{port}" for part in ("q_proj", "k_proj", "v_proj", "o_proj") for port in ("in", "out"))
     plant = output(f"{A}.o_proj", lambda x, y: 1.03 * y)
-    bench = ModuleBench(
-        suspect := suspect_of(model("llama"), A, plant, dtype="bfloat16", inner=inner), suspect.engine
-    )
+    bench = ModuleBench(suspect := suspect_of(model("llama"), A, plant, dtype="bfloat16", inner=inner), suspect.engine)
     assert set(bench.wrong_targets) == {f"{A}:out", f"{A}.o_proj:out"}

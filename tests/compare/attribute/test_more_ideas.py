@@ -104,9 +104,7 @@ def blind(module, q, k, v, mask, scaling):
 
 def from_layer_input(model):
     held = []
-    plant = residual_layer(
-        lambda x, _, made: (held.append(x), x + made)[1], lambda y, _, made: held.pop() + made
-    )
+    plant = residual_layer(lambda x, _, made: (held.append(x), x + made)[1], lambda y, _, made: held.pop() + made)
     return plant(model)
 
 
@@ -238,9 +236,7 @@ def test_sinks_that_are_left_out_are_named():
     assert find_causes(suspect_of(reference, A, without))[0].code == "DX934"
 
 
-@pytest.mark.parametrize(
-    ("found", "says"), [(1.0, "times 1 instead of 0.4"), (0.22, "times 0.22 instead of 0.4")]
-)
+@pytest.mark.parametrize(("found", "says"), [(1.0, "times 1 instead of 0.4"), (0.22, "times 0.22 instead of 0.4")])
 def test_another_multiplier_of_residual_branches_is_named_without_a_config(found, says):
     @contextmanager
     def plant(model):
@@ -290,9 +286,7 @@ def compared(book, reference, candidate):
         ("llama", {"hidden_act": "gelu"}, "DX980", "gelu"),
     ],
 )
-def test_a_setting_that_the_configs_state_differently_is_the_cause(
-    book, tmp_path, kind, settings, code, says
-):
+def test_a_setting_that_the_configs_state_differently_is_the_cause(book, tmp_path, kind, settings, code, says):
     reference = saved(decoder(kind), tmp_path / "reference")
     candidate = saved(decoder(kind), tmp_path / "candidate")
     config = json.loads((candidate / "config.json").read_text())
@@ -343,9 +337,7 @@ def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
 
     from trtdx.compare.attribute.scalar_fit import fit_scalar
 
-    bench = SimpleNamespace(
-        residual=4.0, noise=0.0, squared_error=lambda value: math.log(value / wanted) ** 2
-    )
+    bench = SimpleNamespace(residual=4.0, noise=0.0, squared_error=lambda value: math.log(value / wanted) ** 2)
     assert fit_scalar(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 
@@ -403,9 +395,7 @@ def test_numbers_that_no_cause_explains_and_are_not_finite_are_told_as_that():
         return made
 
     with patched(inner, forward=forward):
-        (finding,) = trtdx.compare(
-            reference, candidate, tokens=list(QUESTION.prompts[0]), new_tokens=2
-        ).findings
+        (finding,) = trtdx.compare(reference, candidate, tokens=list(QUESTION.prompts[0]), new_tokens=2).findings
     assert (finding.code, finding.where.tensor, finding.where.step) == ("DX960", f"{M}.down_proj:out", 1)
     assert "1 NaN of 32 elements at step 1" in finding.message
 
@@ -461,9 +451,7 @@ def test_a_mistake_inside_an_idea_is_told_and_ends_that_family_alone(monkeypatch
     monkeypatch.setattr(run, "STRICT", False)
     monkeypatch.setitem(run.FAMILIES, "rotary", broken)
     untried: list[str] = []
-    found = find_causes(
-        suspect_of(decoder("llama"), f"{A}.v_proj", CASES["a weight that is zero"][3]), untried=untried
-    )
+    found = find_causes(suspect_of(decoder("llama"), f"{A}.v_proj", CASES["a weight that is zero"][3]), untried=untried)
     assert found[0].code == "DX933"
     assert untried == ["rotary: KeyError: 'no such thing'"]
 

@@ -62,9 +62,7 @@ def files(tmp_path_factory):
 
 
 def asked(book, reference: str, candidate: str):
-    return compare(
-        RealHost(), ComparisonPlan(reference=reference, candidate=candidate, question=QUESTION), book
-    )
+    return compare(RealHost(), ComparisonPlan(reference=reference, candidate=candidate, question=QUESTION), book)
 
 
 @pytest.mark.parametrize("reference", [f"hf:{TINY / 'model'}", f"onnx:{TINY / 'model.onnx'}"])
@@ -87,9 +85,7 @@ def test_files_without_any_name_of_a_module_have_them_by_their_weights(files):
 
 
 def test_a_product_whose_weight_is_nobodys_is_the_one_that_is_left(files, tmp_path):
-    broken = changed(
-        files["saved"], tmp_path / "broken.onnx", "model.layers.0.self_attn.k_proj", np.zeros_like
-    )
+    broken = changed(files["saved"], tmp_path / "broken.onnx", "model.layers.0.self_attn.k_proj", np.zeros_like)
     found = modules_by_weights(SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(broken)))
     assert "model.layers.0.self_attn.k_proj" in found.values()
 
@@ -302,10 +298,7 @@ def test_logits_that_are_off_are_an_error_though_all_else_was_called_a_rewrite(b
         harmless = [each._replace(verdict=PairVerdict.UNKNOWN, note=REWRITTEN_NOTE) for each in judged]
         ends = zip(judged, harmless, strict=True)
         return SettledPairs(
-            [
-                one._replace(verdict=PairVerdict.NOISE) if "logits" in one.pair.name else other
-                for one, other in ends
-            ]
+            [one._replace(verdict=PairVerdict.NOISE) if "logits" in one.pair.name else other for one, other in ends]
         )
 
     candidate = changed_folder(change, tmp_path / "c")
@@ -330,16 +323,12 @@ def test_a_comparison_of_little_does_not_read_as_healthy(book, files, monkeypatc
     def few(*sides, **more):
         found = real(*sides, **more)
         lost = [each for each in found.pairs if "logits" not in each.name]
-        found.unmatched[:] = [
-            UnmatchedTensor("reference", each.name, each.step, "no such tensor") for each in lost
-        ]
+        found.unmatched[:] = [UnmatchedTensor("reference", each.name, each.step, "no such tensor") for each in lost]
         found.pairs[:] = [each for each in found.pairs if "logits" in each.name]
         return found
 
     real = run.align_sides
     monkeypatch.setattr(run, "align_sides", few)
     report = asked(book, f"hf:{TINY / 'model'}", f"onnx:{files['saved']}")
-    assert report.summary.text.startswith(
-        f"only {report.coverage.compared} of {report.coverage.total} tensors"
-    )
+    assert report.summary.text.startswith(f"only {report.coverage.compared} of {report.coverage.total} tensors")
     assert report.coverage.compared < report.coverage.total

@@ -170,9 +170,7 @@ def measured(tmp_path, name, ours, theirs):
         capture(tmp_path / f"{name}a", {"x:out": ours}),
         capture(tmp_path / f"{name}b", {"x:out": theirs}),
     )
-    return measure_pair(
-        next(each for each in align_sides(one, other).pairs if each.name == "x:out"), one, other
-    )
+    return measure_pair(next(each for each in align_sides(one, other).pairs if each.name == "x:out"), one, other)
 
 
 def test_the_ratio_of_an_honest_run_is_one_and_a_louder_row_stands_out(tmp_path):
@@ -211,9 +209,7 @@ def test_code_that_rounds_more_often_in_every_layer_is_no_mistake(tmp_path):
 
 def test_limits_widen_where_honest_runs_do():
     assert limits_for("bfloat16", local=True, alike=True) < limits_for("bfloat16", local=True, alike=False)
-    assert limits_for("bfloat16", local=True, alike=False, ranks=16) > limits_for(
-        "bfloat16", local=True, alike=False
-    )
+    assert limits_for("bfloat16", local=True, alike=False, ranks=16) > limits_for("bfloat16", local=True, alike=False)
     alike, other = (limits_for("float32", local=True, alike=each) for each in (True, False))
     assert alike == other, "in float32 the same code sums in another order for another batch"
 
@@ -221,9 +217,5 @@ def test_limits_widen_where_honest_runs_do():
 def test_errors_grow_with_type_and_length():
     assert dtype_rounding_error("bfloat16") / dtype_rounding_error("float16") == 8
     assert dtype_rounding_error("int64") == 0
-    assert (
-        accumulated_error("float32", 4096)
-        > accumulated_error("float32", 64)
-        > dtype_rounding_error("float32")
-    )
+    assert accumulated_error("float32", 4096) > accumulated_error("float32", 64) > dtype_rounding_error("float32")
     assert tensor_role("model.layers.12.mlp:out") == tensor_role("model.layers.3.mlp:out")

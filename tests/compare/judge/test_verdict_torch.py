@@ -30,16 +30,12 @@ def reference(tmp_path_factory):
 def against(reference, tmp_path):
     """Judge a candidate that is the reference with a mistake in it, or without."""
 
-    def judged(
-        mistake=lambda model: None, dtype="bfloat16", *, only_local=True, attention="eager", quantised=None
-    ):
+    def judged(mistake=lambda model: None, dtype="bfloat16", *, only_local=True, attention="eager", quantised=None):
         spec = SideSpec("hf", reference.spec.path, {"dtype": dtype, "attention": attention} | ALONE)
         candidate = mistaken(spec, tmp_path / "candidate", mistake, forced=reference.step_tokens())
         runs = runs_of(reference, candidate, tmp_path / "runs")
         runs._quantised = quantised
-        return judge_pairs(
-            pairs_of(reference, candidate), reference, candidate, runs=runs, only_local=only_local
-        )
+        return judge_pairs(pairs_of(reference, candidate), reference, candidate, runs=runs, only_local=only_local)
 
     return judged
 
@@ -184,7 +180,5 @@ def test_three_engines_are_silent_on_one_model(tmp_path, kind):
         forced=ours.step_tokens(),
     )
     pairs = pairs_of(ours, theirs)
-    judged = judge_pairs(
-        pairs, ours, theirs, runs=runs_of(ours, theirs, tmp_path / "runs", question=TWO_STEPS)
-    )
+    judged = judge_pairs(pairs, ours, theirs, runs=runs_of(ours, theirs, tmp_path / "runs", question=TWO_STEPS))
     assert {each.verdict for each in judged} <= {PairVerdict.SAME, PairVerdict.NOISE}

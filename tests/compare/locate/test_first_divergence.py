@@ -58,9 +58,7 @@ def test_what_no_module_computes_is_told_by_its_neighbours(reference, tmp_path):
     def mistake(model):
         model.model.layers[1].self_attn.scaling *= 2
 
-    found = located(
-        reference, mistaken_side(reference, tmp_path / "candidate", mistake), tmp_path, only_local=True
-    )
+    found = located(reference, mistaken_side(reference, tmp_path / "candidate", mistake), tmp_path, only_local=True)
     assert found.where.tensor == "model.layers.1.self_attn.o_proj:in"
     assert found.where.module == "model.layers.1.self_attn"
     assert any("v_proj:out" in name for name in found.still_good)
@@ -73,9 +71,7 @@ def test_an_input_from_outside_the_modules_is_named_itself(reference, tmp_path):
 
         model.model.rotary_emb.register_forward_pre_hook(later, with_kwargs=True, prepend=True)
 
-    found = located(
-        reference, mistaken_side(reference, tmp_path / "candidate", mistake), tmp_path, only_local=True
-    )
+    found = located(reference, mistaken_side(reference, tmp_path / "candidate", mistake), tmp_path, only_local=True)
     assert found.where.tensor == "model.rotary_emb:in.position_ids"
 
 

@@ -52,9 +52,7 @@ def test_noise_shows_what_came_nearest_to_its_limit_first():
 def test_where_everything_differs_the_first_tensor_is_the_first():
     found = trtdx.compare(layers(), layers(wrong=0))
     assert section(found, "way").rows[0][1] == "model.layers.0:out"
-    assert lines(found)[-1].startswith(
-        "model.layers.0:out at step 0 is the first of 3 tensors that is really wrong"
-    )
+    assert lines(found)[-1].startswith("model.layers.0:out at step 0 is the first of 3 tensors that is really wrong")
 
 
 def test_a_cause_that_is_not_known_is_not_told_twice():

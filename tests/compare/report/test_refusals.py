@@ -40,9 +40,7 @@ def test_biases_that_the_candidates_config_has_no_place_for_are_missing_biases(b
     (finding,) = json.loads(render_json(report))["findings"]
     assert (finding["code"], finding["severity"]) == ("DX987", "error")
     assert finding["where"]["module"].startswith("model.layers.0.self_attn")
-    assert any(
-        "attention_bias is false, in the reference true" in each["text"] for each in finding["evidence"]
-    )
+    assert any("attention_bias is false, in the reference true" in each["text"] for each in finding["evidence"])
 
 
 def test_weights_that_the_candidates_config_wants_and_has_not_are_a_finding(book, tmp_path):

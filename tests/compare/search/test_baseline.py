@@ -37,9 +37,7 @@ def kept(book, folder, model, *, values="**", **more):
 
 @pytest.fixture
 def model(tmp_path):
-    np.savez(
-        tmp_path / "in.npz", **{"step0/x": np.ones((2, 8), "f4"), "step1/x": np.full((3, 8), -0.5, "f4")}
-    )
+    np.savez(tmp_path / "in.npz", **{"step0/x": np.ones((2, 8), "f4"), "step1/x": np.full((3, 8), -0.5, "f4")})
     return make_onnx(tmp_path / "model.onnx")
 
 
@@ -56,9 +54,7 @@ def test_an_unchanged_model_is_one_line(book, good):
     report = again(book, good)
     assert report.findings == ()
     assert report.sections == ()
-    assert (
-        report.summary.text == f"unchanged since {good}: {len(report.tensors)} tensors, all bitwise the same"
-    )
+    assert report.summary.text == f"unchanged since {good}: {len(report.tensors)} tensors, all bitwise the same"
     assert {row.step for row in report.tensors} == {0, 1}
 
 
@@ -96,9 +92,7 @@ def test_statistics_alone_tell_a_change_but_not_a_rounding(book, tmp_path, model
     make_onnx(model, scale=1.0000002)
     told = again(book, good)
     assert told.findings == ()
-    assert (
-        "their statistics differ by no more than rounding (the baseline has no values)" in told.summary.text
-    )
+    assert "their statistics differ by no more than rounding (the baseline has no values)" in told.summary.text
     make_onnx(model, scale=1.001)
     (finding,) = again(book, good).findings
     assert finding.where.tensor == "second"
@@ -106,9 +100,7 @@ def test_statistics_alone_tell_a_change_but_not_a_rounding(book, tmp_path, model
 
 
 def test_another_capture_can_stand_for_the_model(book, good, tmp_path, model):
-    other = kept(
-        book, tmp_path / "other", make_onnx(tmp_path / "o.onnx", scale=3), inputs=(str(tmp_path / "in.npz"),)
-    )
+    other = kept(book, tmp_path / "other", make_onnx(tmp_path / "o.onnx", scale=3), inputs=(str(tmp_path / "in.npz"),))
     assert again(book, good, good).findings == ()
     assert again(book, good, other).findings[0].where.tensor == "second"
 
@@ -149,9 +141,7 @@ def test_half_a_baseline_passes_nothing_but_still_finds_a_change(book, good, mod
     assert report.findings[0].where.tensor == "second"
     assert report.summary.partial[0].startswith(f"{good}: rank0.index")
     rows = next(
-        each.offset
-        for each in disk.parse_frames(memoryview(whole), len(disk.INDEX_MAGIC))
-        if each.kind == disk.ROWS
+        each.offset for each in disk.parse_frames(memoryview(whole), len(disk.INDEX_MAGIC)) if each.kind == disk.ROWS
     )
     index.write_bytes(whole[:rows])
     with pytest.raises(InputError, match=r"has no whole step to run again: rank0\.index is cut off"):
@@ -196,9 +186,7 @@ def test_a_decoder_is_fed_its_own_prompt_and_tokens_again(book, tmp_path):
     pytest.importorskip("transformers")
     model = shutil.copytree(TINY / "model", tmp_path / "model")
     prompts = ((5, 17, 42, 9), (7, 8))
-    good = kept(
-        book, tmp_path / "good", model, selector="**:* & is:module", values="**:*", prompts=prompts, tokens=2
-    )
+    good = kept(book, tmp_path / "good", model, selector="**:* & is:module", values="**:*", prompts=prompts, tokens=2)
     report = again(book, good)
     assert "all bitwise the same" in report.summary.text
     config = json.loads((model / "config.json").read_text())
@@ -206,7 +194,4 @@ def test_a_decoder_is_fed_its_own_prompt_and_tokens_again(book, tmp_path):
     (finding,) = again(book, good).findings
     assert finding.where.tensor == "model.layers.0.input_layernorm:out"
     assert finding.evidence[1].text == "rms_norm_eps 1e-06 -> 0.001 in config.json"
-    assert (
-        finding.fixes[0].text
-        == "if it is not wanted, undo what changed: rms_norm_eps 1e-06 -> 0.001 in config.json"
-    )
+    assert finding.fixes[0].text == "if it is not wanted, undo what changed: rms_norm_eps 1e-06 -> 0.001 in config.json"

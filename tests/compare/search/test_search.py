@@ -50,10 +50,7 @@ HOST = RealHost()
 
 def onnx_file(path, nodes, inputs, outputs, weights):
     """Write a graph; inputs and outputs are {name: (type, dims)}, weights arrays by name."""
-    infos = [
-        [helper.make_tensor_value_info(name, *each) for name, each in some.items()]
-        for some in (inputs, outputs)
-    ]
+    infos = [[helper.make_tensor_value_info(name, *each) for name, each in some.items()] for some in (inputs, outputs)]
     made = [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()]
     graph = helper.make_graph(nodes, "g", *infos, made)
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
@@ -110,9 +107,7 @@ def test_one_option_that_mends_is_found_though_another_breaks_everything():
 
 
 def test_says_so_when_no_option_matters_and_when_nothing_is_wrong():
-    assert (
-        "none of the options" in bisect_options(switches(4), RunLog(Machine(lambda options: False))).problem
-    )
+    assert "none of the options" in bisect_options(switches(4), RunLog(Machine(lambda options: False))).problem
     assert "not wrong" in bisect_options(switches(4), RunLog(Machine(lambda options: True))).problem
 
 
@@ -287,9 +282,7 @@ def test_int8_saturation_is_blamed_on_the_backend_where_it_can_only_be_imitated(
         pairs = (left[:, :, None] * right).reshape(4, 32, 2, 8).sum(2)
         return exact if options["session.x64quantprecision"] == "1" else pairs.clip(-32768, 32767).sum(1)
 
-    assert bisect_options(INT8_OPTIONS, RunLog(judged_int8(products))).flips == {
-        "session.x64quantprecision": "1"
-    }
+    assert bisect_options(INT8_OPTIONS, RunLog(judged_int8(products))).flips == {"session.x64quantprecision": "1"}
 
 
 # --- precision
@@ -374,9 +367,7 @@ def test_the_precision_search_finds_just_the_operations_that_overflow(tmp_path):
     assert found.before.ratio > 100 > 3 >= found.health.ratio
     assert "4 operations of 37 to keep in float32: pow2" in precision_report(found).summary.text
     onnx.checker.check_model(str(out), full_check=True)
-    kept = {
-        value.name for value in onnx.load(out).graph.value_info if value.type.tensor_type.elem_type == FLOAT
-    }
+    kept = {value.name for value in onnx.load(out).graph.value_info if value.type.tensor_type.elem_type == FLOAT}
     assert {"pow2", "mean2", "add2"} <= kept
     assert not {"pow1", "mm2", "norm2"} & kept
 
@@ -384,9 +375,7 @@ def test_the_precision_search_finds_just_the_operations_that_overflow(tmp_path):
 def test_tensorrts_parser_takes_what_the_search_writes(tmp_path):
     trt = pytest.importorskip("tensorrt_rtx")
     out = tmp_path / "mixed.onnx"
-    save_model(
-        convert_precision(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out
-    )
+    save_model(convert_precision(open_model(normed(tmp_path / "m.onnx")), "float16", keep=("pow2", "mean2")), out)
     probe = (
         f"import sys, {trt.__name__} as trt\nlog = trt.Logger(trt.Logger.ERROR)\nbuilder = trt.Builder(log)\n"
         "network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
@@ -402,9 +391,7 @@ def test_tensorrts_parser_takes_what_the_search_writes(tmp_path):
 def test_what_is_healthy_already_is_left_as_it_is(tmp_path):
     pytest.importorskip("tensorrt_rtx")
     model = normed(tmp_path / "m.onnx", scale=1000.0)
-    found = precision_search(
-        HOST, str(model), "bfloat16", fed(tmp_path / "in.npz", 4), out=str(tmp_path / "b.onnx")
-    )
+    found = precision_search(HOST, str(model), "bfloat16", fed(tmp_path / "in.npz", 4), out=str(tmp_path / "b.onnx"))
     assert found.keep == ()  # bfloat16 has float32's range
     assert found.runs == 1
     assert "all 37 operations may be bfloat16" in precision_report(found).summary.text
@@ -472,9 +459,7 @@ def planted(path, old="Sigmoid", new="Tanh", which=1):
     wrong = [each for each in model.graph.node if each.op_type == old][which]
     wrong.op_type = new
     for each in model.graph.node:
-        each.metadata_props.add(
-            key="pkg.torch.onnx.stack_trace", value="File /home/someone/secret/model.py, line 3"
-        )
+        each.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File /home/someone/secret/model.py, line 3")
     onnx.save(model, path)
     return wrong.output[0]
 
@@ -598,9 +583,7 @@ def test_of_a_torch_candidate_the_module_is_written_with_a_script(tmp_path, book
     assert done.operators == ("model.layers.0.mlp.act_fn",)
     assert done.command == "python reproduce.py"
     assert done.confirmed  # the script was run, and found the difference
-    assert not [
-        file for file in (tmp_path / "report").iterdir() if str(tmp_path).encode() in file.read_bytes()
-    ]
+    assert not [file for file in (tmp_path / "report").iterdir() if str(tmp_path).encode() in file.read_bytes()]
 
 
 class Faulty(OrtEngine):

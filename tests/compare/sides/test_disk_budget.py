@@ -72,9 +72,7 @@ def test_no_capture_is_larger_than_its_share(models, tmp_path):
     budget = DiskBudget(tmp_path, 100_000)
     spec = SideSpec("hf", str(models[0]), ALONE)
     side = budget.open_side(HOST, spec, QUESTION, tmp_path / "side")
-    kept = {
-        record.statistics.hash: record.layout.bytes for record in side.capture.records() if record.place.path
-    }
+    kept = {record.statistics.hash: record.layout.bytes for record in side.capture.records() if record.place.path}
     assert 0 < sum(kept.values()) <= 100_000 / CAPTURES
     assert side.selector
 

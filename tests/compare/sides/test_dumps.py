@@ -28,9 +28,7 @@ DATA = ROOT / "tests" / "capture" / "dumps" / "data"
 
 
 def compared(book, reference, candidate, **more):
-    return compare(
-        RealHost(), ComparisonPlan(reference=str(reference), candidate=str(candidate), **more), book
-    )
+    return compare(RealHost(), ComparisonPlan(reference=str(reference), candidate=str(candidate), **more), book)
 
 
 def polygraphy(path, runners):
@@ -81,11 +79,7 @@ def executor_tree(root, *, nan_in=None):
 
 
 def test_polygraphys_own_file_against_itself(book):
-    report = (
-        compared(book, DATA / "outputs.json", DATA / "outputs.json")
-        if (DATA / "outputs.json").exists()
-        else None
-    )
+    report = compared(book, DATA / "outputs.json", DATA / "outputs.json") if (DATA / "outputs.json").exists() else None
     for path in sorted(DATA.glob("*.json")):
         report = compared(book, path, path)
         assert report.findings == ()
@@ -140,9 +134,7 @@ def test_the_debug_hooks_dump(book, tmp_path):
         at.mkdir(parents=True)
         for number in range(4):
             values = torch.arange(12.0).reshape(3, 4).to(torch.bfloat16) + number
-            torch.save(
-                values * (sign if number % 2 else 1), at / f"{number + 1}.Layer{number % 2}-output.x.pt"
-            )
+            torch.save(values * (sign if number % 2 else 1), at / f"{number + 1}.Layer{number % 2}-output.x.pt")
     (finding,) = compared(book, tmp_path / "a", tmp_path / "b").findings
     assert finding.where.tensor == "2.Layer1:out"
 
@@ -163,9 +155,7 @@ def bad_files(folder):
     for kind in ("npz", "npy", "json", "safetensors", "onnx", "bin"):
         (folder / f"junk.{kind}").write_bytes(bytes(range(250, 0, -1)) * 20)
     header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)}
-    )
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)})
     with zipfile.ZipFile(folder / "huge.npz", "w") as archive:
         archive.writestr("x.npy", header.getvalue())
     (folder / "empty").mkdir()
@@ -233,9 +223,7 @@ def test_nothing_in_common_is_neither_good_nor_bad(tmp_path):
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_run(tmp_path):
     for path, told in (("x.gif", "name it .png, .svg or .html"), ("no/folder/x.html", "there is no folder")):
-        done = CliRunner().invoke(
-            app, ["compare", "hf:nowhere", "hf:nowhere", "--plot", str(tmp_path / path)]
-        )
+        done = CliRunner().invoke(app, ["compare", "hf:nowhere", "hf:nowhere", "--plot", str(tmp_path / path)])
         assert isinstance(done.exception, InputError)
         assert told in f"{done.exception.message} {done.exception.fix}"
     np.savez(tmp_path / "a.npz", a=np.ones((2, 3), "f4"))

@@ -66,9 +66,7 @@ def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
 def test_every_module_of_torch_is_there(llama):
     steps = list(generate_tokens(engine_of(llama.path), prompts(12), 1))
     theirs, ours = seen_on_both(llama, "**", steps)
-    attention = {
-        f"m.model.layers.{layer}.self_attn:out[1]" for layer in range(LAYERS)
-    }  # unused: not in the graph
+    attention = {f"m.model.layers.{layer}.self_attn:out[1]" for layer in range(LAYERS)}  # unused: not in the graph
     named = {
         ":out",
         "m:out.logits",
@@ -81,9 +79,7 @@ def test_every_module_of_torch_is_there(llama):
 
 def test_places_are_listed_without_a_run(llama):
     listed = onnx_model_places(llama.path)
-    assert [each.name for each in parse_selector("layers.1.mlp").select(listed)] == [
-        "m.model.layers.1.mlp:out"
-    ]
+    assert [each.name for each in parse_selector("layers.1.mlp").select(listed)] == ["m.model.layers.1.mlp:out"]
     products = parse_selector("op:MatMul & layers.1.mlp.**").select(listed)
     assert [each.path.rpartition(".")[0] for each in products] == [
         f"m.model.layers.1.mlp.{part}_proj" for part in ("gate", "up", "down")
@@ -155,9 +151,7 @@ def test_what_watching_changed_is_told(llama):
 def test_parts_give_bitwise_what_the_whole_gives(llama, selector, budget, parts, optimisation):
     feeds = llama_feeds()
     whole, at_once, _ = watched(llama.path, selector, feeds, optimisation=optimisation)
-    result, one_by_one, engine = watched(
-        llama.path, selector, feeds, optimisation=optimisation, budget_bytes=budget
-    )
+    result, one_by_one, engine = watched(llama.path, selector, feeds, optimisation=optimisation, budget_bytes=budget)
     assert len(engine.segments) >= parts
     assert all(np.array_equal(result[name], whole[name]) for name in whole)
     assert names(one_by_one) == names(at_once)
@@ -227,9 +221,7 @@ def test_what_was_seen_is_let_go_part_by_part(tmp_path):
     path = model(tmp_path / "m.onnx", nodes, [("t0", FLOAT, ["n"])], outputs)
     feeds = {"t0": np.ones(elements, np.float32)}
     before, used = weightless_bytes(), []
-    engine = engine_of(
-        path, "t*", sink=lambda seen: used.append(weightless_bytes()), budget_bytes=4 * elements
-    )
+    engine = engine_of(path, "t*", sink=lambda seen: used.append(weightless_bytes()), budget_bytes=4 * elements)
     engine.run(feeds)
     assert len(engine.segments) >= count - 1
     assert max(used) - before < count // 2 * 4 * elements

@@ -91,9 +91,7 @@ def test_compiled_constants_can_be_compared_and_not_called(llm):
     assert not _common.is_paged(KVCacheType.CONTINUOUS)
     assert isinstance(KVCacheType.PAGED, KVCacheType)
     assert _common.NAMES[_common.DataType.HALF] == "float16"
-    with pytest.raises(
-        CudaOnlyError, match=r"tensorrt_llm\.bindings\.KVCacheType was called, but it is a compiled"
-    ):
+    with pytest.raises(CudaOnlyError, match=r"tensorrt_llm\.bindings\.KVCacheType was called, but it is a compiled"):
         KVCacheType("paged")
     for use in (bool, len, int, list):
         with pytest.raises(CudaOnlyError, match=r"bindings\.KVCacheType\.PAGED was"):
@@ -109,9 +107,7 @@ def test_a_package_that_is_not_installed_stands_in_until_it_is_used(llm):
     import tensorrt_llm
 
     assert importlib.util.find_spec("triton_of_somebody_else") is None
-    with pytest.raises(
-        CudaOnlyError, match=r"modelopt\.torch\.quantize was called, but modelopt is not installed"
-    ):
+    with pytest.raises(CudaOnlyError, match=r"modelopt\.torch\.quantize was called, but modelopt is not installed"):
         tensorrt_llm.Builder().quantize()
     assert llm.report().stand_ins["modelopt"] == "modelopt is not installed"
 
@@ -283,9 +279,7 @@ def test_a_plugin_without_reference_is_named(llm):
 def test_a_reference_is_held_to_the_shape_the_network_was_defined_with():
     with (
         on_cpu(TREE, plugins={"Swish": lambda value: value[:, :2]}) as llm,
-        pytest.raises(
-            LayerError, match=r"returned \[1, 2\] for output 0, but the network was defined with \[1, 3\]"
-        ),
+        pytest.raises(LayerError, match=r"returned \[1, 2\] for output 0, but the network was defined with \[1, 3\]"),
     ):
         llm.evaluate(with_plugin(), {"x": X})
 
@@ -331,8 +325,7 @@ def test_a_tensor_brought_to_the_gpu_is_a_copy(llm):
 
 def state():
     return (
-        dict(sys.modules).keys()
-        & {"tensorrt_llm", "tensorrt", "polygraphy", "cuda", "mpi4py", "nvtx", "pynvml"},
+        dict(sys.modules).keys() & {"tensorrt_llm", "tensorrt", "polygraphy", "cuda", "mpi4py", "nvtx", "pynvml"},
         list(sys.meta_path),
         list(sys.path),
         dict(os.environ),
@@ -396,9 +389,7 @@ def test_a_folder_without_the_package_is_refused(tmp_path):
 def test_a_tree_of_the_pytorch_era_is_refused(tmp_path):
     (tmp_path / "tensorrt_llm").mkdir()
     (tmp_path / "tensorrt_llm" / "version.py").write_text('__version__ = "1.3.0rc22"\n')
-    with pytest.raises(
-        InputError, match=r"TensorRT-LLM 1\.3\.0rc22 .* defines no TensorRT networks"
-    ) as caught:
+    with pytest.raises(InputError, match=r"TensorRT-LLM 1\.3\.0rc22 .* defines no TensorRT networks") as caught:
         on_cpu(tmp_path)
     assert "1.2.1 is the last" in caught.value.fix
 
@@ -424,9 +415,7 @@ def test_a_wheel_for_another_python_is_refused(tmp_path):
 def test_a_dependency_that_is_not_there_is_named(tmp_path):
     with (
         on_cpu(unpacked_wheel(tmp_path, ">=3")) as llm,
-        pytest.raises(
-            CudaOnlyError, match=r"tensorrt_llm\.part needs the package a_package_nobody_has"
-        ) as caught,
+        pytest.raises(CudaOnlyError, match=r"tensorrt_llm\.part needs the package a_package_nobody_has") as caught,
     ):
         llm.package.part  # noqa: B018
     assert "stand_ins=['a_package_nobody_has']" in caught.value.fix

@@ -83,9 +83,7 @@ def test_the_cache_travels_without_a_copy(llama):
 
 def test_sampling_depends_on_its_seed_alone(llama):
     def run(**more):
-        return tokens_of(
-            generate_tokens(TorchEngine(llama), ROWS, 6, sampling=Sampling(temperature=2.0, **more))
-        )
+        return tokens_of(generate_tokens(TorchEngine(llama), ROWS, 6, sampling=Sampling(temperature=2.0, **more)))
 
     assert run(seed=1) == run(seed=1)
     assert run(seed=1) != run(seed=2)
@@ -123,10 +121,7 @@ def test_places_are_in_the_order_of_execution_with_types_and_names(llama):
     assert layer[:5] == [
         ":in", ":in.attention_mask", ":in.position_embeddings.0", ":in.position_embeddings.1", ":in.position_ids",
     ] or layer[:4] == [":in", ":in.position_embeddings.0", ":in.position_embeddings.1", ":in.position_ids"]  # fmt: skip
-    order = [
-        layer.index(each)
-        for each in (".self_attn.q_proj:out", ".self_attn:out", ".mlp:in", ".mlp:out", ":out")
-    ]
+    order = [layer.index(each) for each in (".self_attn.q_proj:out", ".self_attn:out", ".mlp:in", ".mlp:out", ":out")]
     assert order == sorted(order)
     assert listed.index("model.layers.1:out") < listed.index("model.norm:in") < listed.index("lm_head:out")
     assert not any(name.startswith("model.layers:") for name in listed)  # a list is never called

@@ -78,10 +78,7 @@ def test_the_cache_that_a_replay_leaves_is_that_of_the_run(llama):
 
 
 def test_what_a_module_has_to_be_given_is_told(llama):
-    told = {
-        name: (str(each), each.optional)
-        for name, each in TorchEngine(llama).replay_inputs("layers.1").items()
-    }
+    told = {name: (str(each), each.optional) for name, each in TorchEngine(llama).replay_inputs("layers.1").items()}
     assert told["in"] == ("float32 [any, any, 32]", False)
     assert told["in.position_embeddings.1"] == ("float32 [any, any, 8]", False)
     assert told["in.attention_mask"] == ("bool [any, any, any, any]", True)
@@ -97,9 +94,7 @@ def test_what_a_module_has_to_be_given_is_told(llama):
 def test_a_module_that_is_no_decoder_is_replayed_by_the_names_alone():
     model = torch.nn.Sequential(Pair(), torch.nn.Identity())
     x = np.ones((3, 4), np.float32)
-    result = replay_torch_module(
-        model, "0", {"0:in": x, "in.scale": np.float32(3), "in.pair.0": x, "in.pair.1": x}
-    )
+    result = replay_torch_module(model, "0", {"0:in": x, "in.scale": np.float32(3), "in.pair.0": x, "in.pair.1": x})
     assert set(result) == {"0:out", "0:out.doubled", "0:out.sums.0", "0:out.sums.1"}
     assert np.array_equal(result["0:out.doubled"], 2 * result["0:out"])
 

@@ -144,11 +144,7 @@ def test_the_order_in_which_nodes_stand_is_not_the_order_of_inputs(tmp_path):
     made = {output for node in model.graph.node for output in node.output}
     waiting, ordered, known = list(model.graph.node), [], set()
     while waiting:  # the last that can be computed comes first
-        at = max(
-            at
-            for at, node in enumerate(waiting)
-            if all(each in known or each not in made for each in node.input)
-        )
+        at = max(at for at, node in enumerate(waiting) if all(each in known or each not in made for each in node.input))
         ordered.append(waiting.pop(at))
         known |= set(ordered[-1].output)
     del model.graph.node[:]
@@ -165,9 +161,7 @@ def test_names_with_a_stroke_in_them_are_no_paths_where_others_have_none(files):
     assert set(graph.scopes) == {()}  # ONNX Runtime does not keep what the exporter told
 
 
-@pytest.mark.parametrize(
-    "reference", [f"onnx:{TINY / 'model.onnx'}?threads=1", f"hf:{TINY / 'model'}?threads=1"]
-)
+@pytest.mark.parametrize("reference", [f"onnx:{TINY / 'model.onnx'}?threads=1", f"hf:{TINY / 'model'}?threads=1"])
 @pytest.mark.parametrize("name", ["dynamic", "by channel", "static pairs", "optimised"])
 def test_a_file_straight_from_the_quantiser_gives_no_alarm(files, book, reference, name):
     if reference.startswith("hf:"):

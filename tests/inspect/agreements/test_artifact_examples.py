@@ -13,10 +13,7 @@ RULE = next(rule for rule in BOOK if rule.artifacts_fire and rule.artifacts_sile
 
 
 def problems_of(**changes):
-    return [
-        problem.message
-        for problem in broken_artifact_examples([msgspec.structs.replace(RULE, **changes)], BOOK)
-    ]
+    return [problem.message for problem in broken_artifact_examples([msgspec.structs.replace(RULE, **changes)], BOOK)]
 
 
 def test_examples_that_do_what_their_headings_say_are_no_problem():

@@ -96,9 +96,7 @@ SUSPICIOUS = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", [each for each in FIRING if each[0].front.harm is RuleHarm.SILENT], ids=named
-)
+@pytest.mark.parametrize("case", [each for each in FIRING if each[0].front.harm is RuleHarm.SILENT], ids=named)
 def test_what_makes_answers_wrong_in_silence_fails_the_default_gate(case):
     rule, number = case
     found = judge_findings(agreement_table(), deployment_from_example(rule.artifacts_fire[number]), BOOK)
@@ -111,8 +109,7 @@ def test_what_is_called_suspicious_does_not_fail_it():
         rule = BOOK.get(code)
         for text in rule.artifacts_fire:
             yield from (
-                finding.severity
-                for finding in judge_findings(agreement_table(), deployment_from_example(text), BOOK)
+                finding.severity for finding in judge_findings(agreement_table(), deployment_from_example(text), BOOK)
             )
 
     assert [code for code in SUSPICIOUS if set(severities(code)) == {Severity.ERROR}] == []

@@ -27,9 +27,7 @@ def codes(book, *paths, command="", runtime=""):
         commands=(command,) if command else (),
         machine=machine_from_flags(runtime=runtime),
     )
-    return [
-        (each.code, each.severity.value) for each in inspect_artifacts(RealHost(), question, book).findings
-    ]
+    return [(each.code, each.severity.value) for each in inspect_artifacts(RealHost(), question, book).findings]
 
 
 def fp8_model(folder, plain=(), excluded=("lm_head",)):
@@ -42,9 +40,7 @@ def fp8_model(folder, plain=(), excluded=("lm_head",)):
             tensors[name.replace("weight", "input_scale")] = ("F32", ())
     model = make_hf_model(folder, tensors=tensors, **SMALL)
     quantization = {"quant_algo": "FP8", "kv_cache_quant_algo": None, "exclude_modules": list(excluded)}
-    write_json(
-        model / "hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": quantization}
-    )
+    write_json(model / "hf_quant_config.json", {"producer": {"name": "modelopt"}, "quantization": quantization})
     return model
 
 
@@ -116,9 +112,7 @@ def test_options_have_values_that_their_release_takes(book, tmp_path, options, e
 
 def test_names_of_speculative_decoding_differ_between_releases(book, tmp_path):
     path = tmp_path / "options.yaml"
-    path.write_text(
-        "speculative_config:\n  decoding_type: DraftTarget\n  max_draft_len: 3\n  speculative_model: a/b\n"
-    )
+    path.write_text("speculative_config:\n  decoding_type: DraftTarget\n  max_draft_len: 3\n  speculative_model: a/b\n")
     assert codes(book, path, runtime="1.2.1") == []
     assert codes(book, path, runtime="1.3.0rc22") == [("DX249", "error")]
 

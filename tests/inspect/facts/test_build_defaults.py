@@ -81,13 +81,7 @@ def test_an_engine_nobody_touched_differs_in_nothing(tmp_path, version, ranks):
     assert {row[3] for row in section.rows} == {"no"}
     assert len(section.rows) == len(
         [name for name, value in defaults_of_release(version).items() if value is not None]
-    ) + len(
-        [
-            name
-            for name in ("build.max_seq_len", "build.opt_num_tokens")
-            if name in defaults_of_release(version)
-        ]
-    )
+    ) + len([name for name in ("build.max_seq_len", "build.opt_num_tokens") if name in defaults_of_release(version)])
 
 
 def test_what_somebody_chose_comes_first_and_is_marked(tmp_path):

@@ -72,7 +72,5 @@ def test_the_tables_agree_with_each_other():
     )
     assert all(versions.sm_of_gpu(name) == sm for name, sm in versions.version_table().gpu.items())
     assert all(
-        versions.sm_of_gpu(name) == int(sm)
-        for sm, names in versions.version_table().sm.items()
-        for name in names
+        versions.sm_of_gpu(name) == int(sm) for sm, names in versions.version_table().sm.items() for name in names
     )

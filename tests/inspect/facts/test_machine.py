@@ -49,9 +49,7 @@ def test_the_tag_of_a_container_is_no_release(said, named):
     assert named in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("said", "sm"), [("8.9", 89), ("sm_120", 120), ("L40S", 89), ("NVIDIA H100 80GB", 90)]
-)
+@pytest.mark.parametrize(("said", "sm"), [("8.9", 89), ("sm_120", 120), ("L40S", 89), ("NVIDIA H100 80GB", 90)])
 def test_a_gpu_in_every_spelling(said, sm):
     assert machine_from_flags(gpu=said).integer("gpu.sm") == sm
 

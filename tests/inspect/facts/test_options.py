@@ -18,9 +18,7 @@ from trtdx.inspect.facts.options import (
 
 
 def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[str, tuple[str, str]]:
-    return {
-        verdict.key: (verdict.problem, verdict.instead) for verdict in judge_options(keys, version, backend)
-    }
+    return {verdict.key: (verdict.problem, verdict.instead) for verdict in judge_options(keys, version, backend)}
 
 
 @pytest.mark.parametrize(
@@ -60,9 +58,7 @@ def verdicts(*keys: str, version: str | None = None, backend: str = "") -> dict[
         ("quant_config.quant_algo", "1.2.1", ("engine-only", "")),
     ],
 )
-def test_a_key_is_judged_by_the_release_that_reads_it(
-    key: str, version: str, expected: tuple[str, str] | None
-) -> None:
+def test_a_key_is_judged_by_the_release_that_reads_it(key: str, version: str, expected: tuple[str, str] | None) -> None:
     by_key = verdicts(key, version=version)
     assert list(by_key.values()) == ([expected] if expected else [])
 
@@ -135,12 +131,8 @@ def test_a_flag_with_hyphens_is_not_the_flag_with_underscores() -> None:
 
 
 def test_flags_come_and_go_with_releases() -> None:
-    assert [verdict.problem for verdict in judge_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == [
-        "newer"
-    ]
-    assert [verdict.problem for verdict in judge_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == [
-        "removed"
-    ]
+    assert [verdict.problem for verdict in judge_flags("trtllm-serve", ["--kv_cache_dtype"], "1.2.1")] == ["newer"]
+    assert [verdict.problem for verdict in judge_flags("trtllm-build", ["--max_output_len"], "1.2.1")] == ["removed"]
     assert list(judge_flags("trtllm-build", ["--max_output_len"], "0.10.0")) == []
     assert list(judge_flags("trtllm-build", ["--max_beam"], "1.2.1")) == []  # argparse takes beginnings
     assert list(judge_flags("trtllm-serve", ["--anything"], "0.15.0")) == []  # no table that far back

@@ -93,9 +93,7 @@ def by_tensorrt(cases):
     left = list(range(len(cases)))
     while left:
         lines = "".join(
-            json.dumps(
-                [number, base64.b64encode(cases[number][0].SerializeToString()).decode(), cases[number][1]]
-            )
+            json.dumps([number, base64.b64encode(cases[number][0].SerializeToString()).decode(), cases[number][1]])
             + "\n"
             for number in left
         )
@@ -140,9 +138,7 @@ def elementwise(rng):
         [(["batch", 4], ["batch", 4]), (["a", 4], ["b", 4]), ([None, 4], [None, 4]), (["a", "c"], ["b", "c"]), (["a", 4], [2, 4]), ([3, 4], [3, 4])]
     )  # fmt: skip
     op = rng.choice(["Add", "Mul", "Max"])
-    return make.model(
-        [make.node(op, ["x", "y"], ["z"])], [("x", first), ("y", second)], [("z", [None, None])]
-    )
+    return make.model([make.node(op, ["x", "y"], ["z"])], [("x", first), ("y", second)], [("z", [None, None])])
 
 
 def multiplied(rng):
@@ -297,13 +293,8 @@ RESULTS = {"MatMul": product, "Concat": concatenation, "Relu": lambda shape: sha
 
 def one_size_fits(model, profile):
     """Return whether some dimension of a profile fits with one size only, and that is not its optimum."""
-    static = {
-        tensor.name: [dim.dim_value for dim in tensor.type.tensor_type.shape.dim]
-        for tensor in model.graph.input
-    }
-    ranges = {
-        name: profile.get(name, dict.fromkeys(("min", "opt", "max"), dims)) for name, dims in static.items()
-    }
+    static = {tensor.name: [dim.dim_value for dim in tensor.type.tensor_type.shape.dim] for tensor in model.graph.input}
+    ranges = {name: profile.get(name, dict.fromkeys(("min", "opt", "max"), dims)) for name, dims in static.items()}
     axes = [(name, axis) for name, each in ranges.items() for axis in range(len(each["min"]))]
     sizes = [range(ranges[name]["min"][axis], ranges[name]["max"][axis] + 1) for name, axis in axes]
     left = [set() for _ in axes]

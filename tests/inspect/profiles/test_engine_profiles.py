@@ -195,9 +195,7 @@ def test_what_cannot_be_derived_says_why(changes, reason):
 
 
 def test_a_decoder_of_an_encoder_also_takes_the_encoders_output():
-    decoder = engine(
-        architecture="DecoderModel", max_input_len=1, max_encoder_input_len=1024, max_seq_len=200
-    )
+    decoder = engine(architecture="DecoderModel", max_input_len=1, max_encoder_input_len=1024, max_seq_len=200)
     assert bounds(decoder, "encoder_output") == ((0, 4096), (32768, 4096), (65536, 4096))
     assert bounds(decoder, "cross_kv_cache_block_offsets")[2] == (1, 64, 2, 32)
     assert bounds(decoder, "cache_indirection")[2] == (64, 1, 201)
@@ -240,8 +238,6 @@ def test_every_range_is_one_that_tensorrt_takes(changes):
     tensors = {tensor.name: tensor for tensor in engine_tensors(changed_engine)}
     for profile in engine_profiles(changed_engine):
         for span in profile.ranges:
-            assert all(
-                low <= best <= high for low, best, high in zip(span.min, span.opt, span.max, strict=True)
-            )
+            assert all(low <= best <= high for low, best, high in zip(span.min, span.opt, span.max, strict=True))
             sizes = zip(tensors[span.tensor].shape, span.max, strict=True)
             assert all(isinstance(size, str) or size == high for size, high in sizes)

@@ -69,9 +69,7 @@ def checked(path):
 @pytest.fixture
 def findings(tmp_path):
     def check(made):
-        return judge_findings(
-            agreements_in(onnx_agreements), checked(make.saved(tmp_path / "model.onnx", made)), BOOK
-        )
+        return judge_findings(agreements_in(onnx_agreements), checked(make.saved(tmp_path / "model.onnx", made)), BOOK)
 
     return check
 
@@ -126,9 +124,7 @@ def wrong(op):
 
 def mixed(op, first, second):
     """Return a model in which one node combines two types."""
-    shapes = {"Conv": ([1, 2, 4, 4], [2, 2, 1, 1]), "LayerNormalization": ([2, 2], [2])}.get(
-        op, ([2, 2], [2, 2])
-    )
+    shapes = {"Conv": ([1, 2, 4, 4], [2, 2, 1, 1]), "LayerNormalization": ([2, 2], [2])}.get(op, ([2, 2], [2, 2]))
     attributes = {"Concat": {"axis": 0}, "Einsum": {"equation": "ij,jk->ik"}}.get(op, {})
     model = one(op, *shapes, kinds=(first, second), **attributes)
     if op == "Where":
@@ -171,9 +167,7 @@ def test_tensorrt_refuses_mixed_types_too(tmp_path):
         ("Where", *numbers),
         ("Mul", TensorProto.FLOAT, numbers[1]),
     ]
-    answers = ask([make.saved(tmp_path / f"{at}.onnx", mixed(*each)) for at, each in enumerate(made)])[
-        "models"
-    ]
+    answers = ask([make.saved(tmp_path / f"{at}.onnx", mixed(*each)) for at, each in enumerate(made)])["models"]
     assert [each for each, accepted in zip(made, answers, strict=True) if accepted] == []
 
 
@@ -298,15 +292,12 @@ def test_functions_that_unfold_without_end_are_not_followed(tmp_path, depth, wor
     def function(level):
         inner = [("Relu", "")] if level == 0 else [(f"F{level - 1}", "local")] * 2
         nodes = [
-            helper.make_node(op, [f"v{at}"], [f"v{at + 1}"], domain=domain)
-            for at, (op, domain) in enumerate(inner)
+            helper.make_node(op, [f"v{at}"], [f"v{at + 1}"], domain=domain) for at, (op, domain) in enumerate(inner)
         ]
         return helper.make_function("local", f"F{level}", ["v0"], [f"v{len(inner)}"], nodes, opsets)
 
     call = [make.node(f"F{depth}", ["x"], ["z"], domain="local")]
-    model = make.model(
-        call, [("x", [2])], [("z", [2])], functions=[function(level) for level in range(depth + 1)]
-    )
+    model = make.model(call, [("x", [2])], [("z", [2])], functions=[function(level) for level in range(depth + 1)])
     assert words in checked(make.saved(tmp_path / "a.onnx", model)).first_of("onnx").unread[0]
 
 

@@ -18,9 +18,7 @@ from trtdx.inspect.rebuild.verdict import rebuild_section
 
 
 def answer(path, runtime="", gpu=""):
-    section = rebuild_section(
-        READER.read(RealHost(), str(path)), machine_from_flags(runtime=runtime, gpu=gpu)
-    )
+    section = rebuild_section(READER.read(RealHost(), str(path)), machine_from_flags(runtime=runtime, gpu=gpu))
     assert section.key == "rebuild"
     assert section.rows[0][0] == "verdict"
     return section.rows[0][1], section.rows[0][2]

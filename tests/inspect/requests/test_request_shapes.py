@@ -233,11 +233,7 @@ def test_enlarging_a_request_never_removes_a_misfit(artifact, sizes, more):
     checker = RequestChecker(artifact)
 
     def wrong(request):
-        return {
-            (fit.step, fit.tensor, axis)
-            for fit in checker.misfitting_inputs(request)
-            for axis in fit.misfit_axes
-        }
+        return {(fit.step, fit.tensor, axis) for fit in checker.misfitting_inputs(request) for axis in fit.misfit_axes}
 
     assert {each for each in wrong(small) if each[0] in _steps(checker, large)} <= wrong(large)
 
@@ -272,7 +268,5 @@ LIMITS = ("max_batch_size", "max_beam_width", "max_input_len", "max_seq_len", "m
 )
 def test_no_engine_is_too_odd(changes, version, architecture, packed):
     odd = engine(**changes, version=version, architecture=architecture, plugin__remove_input_padding=packed)
-    section = shape_section(
-        odd, [parse_request("batch=2,input_len=5,output_len=3,prompt_table=4,encoder_input_len=9")]
-    )
+    section = shape_section(odd, [parse_request("batch=2,input_len=5,output_len=3,prompt_table=4,encoder_input_len=9")])
     assert section.rows or section.note

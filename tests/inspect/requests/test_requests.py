@@ -30,16 +30,12 @@ def only(artifact) -> Request:
 
 def trace(tmp_path, *records, name="trace.jsonl"):
     path = tmp_path / name
-    path.write_text(
-        "".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records)
-    )
+    path.write_text("".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records))
     return read_request_trace(RealHost(), str(path))
 
 
 def test_a_request_in_words():
-    artifact = parse_request(
-        "batch=8,input_len=9000,output_len=512,beam=2,draft_len=4,prompt_table=576,lora_rank=16"
-    )
+    artifact = parse_request("batch=8,input_len=9000,output_len=512,beam=2,draft_len=4,prompt_table=576,lora_rank=16")
     assert only(artifact) == Request(8, 9000, 512, 2, 4, 576, 16, where=artifact.path)
     assert artifact.facts["request.input_len"].where.endswith(": input_len")
 
@@ -114,9 +110,7 @@ def test_equal_requests_are_counted_and_the_first_line_is_named(tmp_path):
 
 
 def test_prompts_that_nobody_tokenized_are_counted_apart(tmp_path):
-    artifact = trace(
-        tmp_path, {"prompt": "hello", "output_tokens": 9}, {"body": {"messages": [{"role": "user"}]}}
-    )
+    artifact = trace(tmp_path, {"prompt": "hello", "output_tokens": 9}, {"body": {"messages": [{"role": "user"}]}})
     assert list(requests_of_artifacts([artifact])) == []
     assert artifact.get("request.uncounted") == 2
     assert "text only" in artifact.unread[0]
@@ -208,9 +202,7 @@ def test_rounding_never_makes_a_request_larger_nor_hides_the_largest(lengths, li
         module.MAX_SHAPES = known
     for measure in (lambda a, b: a, lambda a, b: a + b):
         exact = sum(measure(a, b) > limit for a, b in lengths)
-        told = sum(
-            request.count for request in requests if measure(request.input_len, request.output_len) > limit
-        )
+        told = sum(request.count for request in requests if measure(request.input_len, request.output_len) > limit)
         assert told <= exact
         assert bool(told) == bool(exact)
 
@@ -228,9 +220,7 @@ def test_many_requests_are_read_in_little_memory(tmp_path):
         "found = read_request_trace(RealHost(), sys.argv[1])\n"
         "print(found.get('request.count'), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=100, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=100, check=True)
     count, grown_kib = map(int, done.stdout.split())
     assert count == 300_000
     assert grown_kib < 120 << 10
@@ -247,9 +237,7 @@ def test_any_bytes_are_a_trace_of_some_kind(data):
                                              lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=2),
                                              max_leaves=4), max_size=4), max_size=5))  # fmt: skip
 def test_any_records_are_a_trace_of_some_kind(records):
-    data = "".join(
-        json.dumps(record, allow_nan=False, default=str) + "\n" for record in records if _finite(record)
-    )
+    data = "".join(json.dumps(record, allow_nan=False, default=str) + "\n" for record in records if _finite(record))
     artifact = read_request_trace(RecordedHost({"t": data.encode("utf-8", "surrogatepass")}), "t")
     assert artifact.get("request.count") <= len(records)
 

@@ -24,18 +24,14 @@ def test_what_changes_the_output_comes_before_what_changes_limits():
 
 
 def test_of_two_of_one_kind_what_only_one_states_differs_too():
-    here, there = two(
-        "[engine]\nmax_batch_size = 8\nplugin.gemm_plugin = 'auto'\n[engine.other]\nmax_batch_size = 8\n"
-    )
+    here, there = two("[engine]\nmax_batch_size = 8\nplugin.gemm_plugin = 'auto'\n[engine.other]\nmax_batch_size = 8\n")
     assert difference_section(here, there).rows == (
         ("plugin.gemm_plugin", "auto", NOT_STATED, "changes limits, speed or memory"),
     )
 
 
 def test_of_two_kinds_only_what_both_state_is_compared():
-    here, there = two(
-        "[hf]\nvocab_size = 8\ntokenizer.size = 8\n[engine]\nvocab_size = 8\nmax_batch_size = 4\n"
-    )
+    here, there = two("[hf]\nvocab_size = 8\ntokenizer.size = 8\n[engine]\nvocab_size = 8\nmax_batch_size = 4\n")
     assert difference_section(here, there).rows == ()
 
 

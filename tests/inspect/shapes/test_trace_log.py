@@ -98,9 +98,7 @@ def test_what_tensorrt_llm_prints_in_its_guide_is_read():
 def test_other_lines_colours_and_windows_ends_are_passed_over():
     noise = "[TensorRT-LLM][TRACE] void tensorrt_llm::runtime::TllmRuntime::setInputTensors(...) start | stop"
     table = list(ran(300, 3))
-    mixed = [
-        each for line in table for each in (noise, f"\x1b[32m{line}\x1b[0m\r", "[TensorRT-LLM][INFO] a|b|")
-    ]
+    mixed = [each for line in table for each in (noise, f"\x1b[32m{line}\x1b[0m\r", "[TensorRT-LLM][INFO] a|b|")]
     assert read(loaded(), mixed).executions == 1
 
 
@@ -216,8 +214,7 @@ def test_an_optimum_for_batches_is_moved_by_their_bound():
     big = {name: tuple(tuple(256 if size == 8 and name != "input_ids" else size for size in shape) for shape in bounds)
            for name, bounds in PROFILE.items()}  # fmt: skip
     big = {
-        name: (low, tuple(128 if size == 4 else size for size in best), high)
-        for name, (low, best, high) in big.items()
+        name: (low, tuple(128 if size == 4 else size for size in best), high) for name, (low, best, high) in big.items()
     }
     log = read(lines(engine_table(TENSORS, [big])), *(list(ran(6, 6)) for _ in range(5)))
     rows = {row[1]: row for row in section(log, "shape-distribution").rows}
@@ -247,9 +244,7 @@ def test_a_long_log_takes_little_memory(tmp_path):
         "log = read_shape_log(RealHost(), sys.argv[1]); shape_tables(log)\n"
         "print(log.executions, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=100, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, timeout=100, check=True)
     executions, grown_kib = map(int, done.stdout.split())
     assert executions == 6000
     assert grown_kib < 40 << 10
@@ -292,9 +287,7 @@ def test_tables_that_were_written_are_read_back(tensors, data, layout):
     shapes = [data.draw(st.tuples(*(SHAPES for _ in tensors))) for _ in range(3)]
     profile = {tensor.name: (tensor.shape, tensor.shape, tensor.shape) for tensor in tensors}
     written = [engine_table(tensors, [profile])]
-    written += [
-        context_table(tensors, dict(zip((t.name for t in tensors), each, strict=True)), 0) for each in shapes
-    ]
+    written += [context_table(tensors, dict(zip((t.name for t in tensors), each, strict=True)), 0) for each in shapes]
     (logged,) = read(*(lines(part, layout) for part in written)).engines
     assert [each.shapes for each in logged.first] == shapes
     assert [(tensor.name, tensor.mode, tensor.dtype, tensor.shape) for tensor in logged.tensors] == [

@@ -65,9 +65,7 @@ def test_of_each_kind_of_change_there_is_one():
 
 
 def test_money_is_not_spent_on_what_fits():
-    assert not any(
-        change.harm.money for each in advice(make_setup(LLAMA_8B), most=10) for change in each.changes
-    )
+    assert not any(change.harm.money for each in advice(make_setup(LLAMA_8B), most=10) for change in each.changes)
 
 
 def test_formats_are_those_the_gpu_has():
@@ -122,9 +120,7 @@ def test_what_only_helps_in_part_is_told_where_nothing_is_enough():
 
 def test_what_leaves_room_comes_before_what_hardly_fits():
     """Recurrent states fill the GPU: fewer of them is the way, though smaller steps are just enough too."""
-    hybrid = msgspec.structs.replace(
-        LLAMA_8B, attention_layers=4, state_layers=28, state_params_per_layer=10**6
-    )
+    hybrid = msgspec.structs.replace(LLAMA_8B, attention_layers=4, state_layers=28, state_params_per_layer=10**6)
     limits = {"max_batch_size": 512, "max_seq_len": 1024}
     without = bytes_beside_cache(plan_memory(make_setup(hybrid, device=H100, limits=limits)).tightest_rank)
     state = (H100.total_bytes - without + GIB // 10) // 512

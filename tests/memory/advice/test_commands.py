@@ -52,9 +52,7 @@ def question(seed: int) -> list[str]:
     if "T4" in words:
         words += ["--dtype", "float16"]
     choices = LIMITS | (OF_ENGINES if engine else OF_SERVERS)
-    flags = {
-        name: chance.choice(choices[name]) for name in chance.sample(sorted(choices), chance.randrange(5))
-    }
+    flags = {name: chance.choice(choices[name]) for name in chance.sample(sorted(choices), chance.randrange(5))}
     if engine and not versions.at_least(release, "0.11.0"):
         flags.pop("--max_seq_len", None)
     given = [word for name, value in flags.items() for word in (name, str(value)) if word]
@@ -163,9 +161,7 @@ def test_a_finding_of_inspect_keeps_the_flags_in_force(memory):
     words = ("Llama-3.1-8B", "--gpu", "L4", "--max_num_tokens", "1024", "--max_seq_len", "4096")
     [found] = json.loads(memory(*words, "--json").stdout)["findings"]
     assert found["code"] == "DX878"
-    assert (
-        found["fixes"][0]["command"] == "trtllm-serve Llama-3.1-8B --max_num_tokens 8192 --max_seq_len 4096"
-    )
+    assert found["fixes"][0]["command"] == "trtllm-serve Llama-3.1-8B --max_num_tokens 8192 --max_seq_len 4096"
 
 
 @pytest.mark.parametrize(

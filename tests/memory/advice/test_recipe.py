@@ -33,9 +33,7 @@ def texts(words: str, *asked: str, model: str = LLAMA, version: str = "1.2.1", g
 
 def commands(words: str, *asked: str, model: str, version: str, gpu: str, files=None, **more):
     host = RecordedHost(files or {})
-    question = MemoryRequest(
-        model=model, gpu=gpu, version=version, flags=artifact_from_flags({}, asked), **more
-    )
+    question = MemoryRequest(model=model, gpu=gpu, version=version, flags=artifact_from_flags({}, asked), **more)
     answer = resolve_setup(host, question)
     change = next(each for each in list_changes(answer.setup) if each.words.startswith(words))
     return write_commands(MemoryQuestion(host, question, answer, plan_memory), change.apply(answer.setup))
@@ -126,9 +124,7 @@ def test_before_0_11_prompt_and_answer_had_a_limit_each():
 
 def test_before_trtllm_build_there_was_build_py():
     [text] = texts("turn on the GEMM plugin", "--gemm_plugin", "disable", version="0.7.1", gpu="A100")
-    assert (
-        text == f"build: python3 build.py --model_dir {LLAMA} --output_dir ENGINE --use_gemm_plugin bfloat16"
-    )
+    assert text == f"build: python3 build.py --model_dir {LLAMA} --output_dir ENGINE --use_gemm_plugin bfloat16"
 
 
 def test_before_trtllm_serve_triton_was_told():
@@ -160,9 +156,7 @@ def test_builders_are_told_of_flags_their_release_has(release):
     question = MemoryRequest(model=LLAMA, gpu="H100", version=release, flags=artifact_from_flags({}, asked))
     answer = resolve_setup(host, question)
     for change in list_changes(answer.setup):
-        found = write_commands(
-            MemoryQuestion(host, question, answer, plan_memory), change.apply(answer.setup)
-        )
+        found = write_commands(MemoryQuestion(host, question, answer, plan_memory), change.apply(answer.setup))
         for line in found.commands if found else ():
             if line.text.startswith("trtllm-build"):
                 names = [word for word in shlex.split(line.text) if word.startswith("--")]
@@ -180,9 +174,7 @@ def test_what_no_release_can_say_is_not_advised():
     )
     answer = resolve_setup(host, asked)
     change = next(each for each in list_changes(answer.setup) if each.words == "weights in FP8")
-    assert (
-        write_commands(MemoryQuestion(host, asked, answer, plan_memory), change.apply(answer.setup)) is None
-    )
+    assert write_commands(MemoryQuestion(host, asked, answer, plan_memory), change.apply(answer.setup)) is None
 
 
 def test_the_command_that_verifies_is_whole():

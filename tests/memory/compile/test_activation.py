@@ -46,9 +46,7 @@ class TestWithTheCompiler:
 
     def test_growth_is_a_curve_and_progress_is_told(self) -> None:
         told: list[float] = []
-        compiled = compile_activation(
-            small(), tokens=(256,), progress=lambda each: told.append(each.fraction)
-        )
+        compiled = compile_activation(small(), tokens=(256,), progress=lambda each: told.append(each.fraction))
         assert [point.tokens for point in compiled.points] == [256, 1024]
         assert compiled.points[0].bytes < compiled.points[1].bytes == compiled.figure.value
         assert told == sorted(told)

@@ -47,17 +47,13 @@ def test_the_oldest_give_way(cache: CompileCache, monkeypatch: pytest.MonkeyPatc
     assert [cache.find(str(number)) for number in range(1, 6)] == [None, None, 3, 4, 5]
 
 
-def test_a_file_that_is_far_too_long_is_not_read(
-    cache: CompileCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_far_too_long_is_not_read(cache: CompileCache, monkeypatch: pytest.MonkeyPatch) -> None:
     cache.store("k", 5)
     monkeypatch.setattr(compile_cache, "MOST_BYTES", 10)
     assert cache.find("k") is None
 
 
-def test_where_nothing_can_be_written_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_written_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "trtdx").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     cache = CompileCache(RealHost())

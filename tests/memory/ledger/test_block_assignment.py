@@ -21,9 +21,7 @@ def test_what_is_read_and_what_is_made_of_it_stand_beside_each_other() -> None:
 
 
 def test_a_tensor_takes_the_place_of_one_that_is_no_longer_read() -> None:
-    assert (
-        total([NetworkOp("one", 10), NetworkOp("two", 20, ("one",)), NetworkOp("three", 10, ("two",))]) == 30
-    )
+    assert total([NetworkOp("one", 10), NetworkOp("two", 20, ("one",)), NetworkOp("three", 10, ("two",))]) == 30
 
 
 def test_scratch_memory_lives_for_one_step() -> None:

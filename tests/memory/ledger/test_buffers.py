@@ -93,17 +93,11 @@ def test_the_attention_workspace_is_what_warnings_printed() -> None:
         num_layers=36, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, intermediate_size=12288, vocab_size=151936
     )  # fmt: skip
     setup = make_setup(qwen, weights="FP8", kv="fp8", limits={"max_num_tokens": 8192})
-    assert component(setup, "runtime_buffers").parts["attention_workspace"] == pytest.approx(
-        67_175_936, rel=1e-3
-    )
+    assert component(setup, "runtime_buffers").parts["attention_workspace"] == pytest.approx(67_175_936, rel=1e-3)
     plain = make_setup(GPT_OSS_120B, limits={"max_num_tokens": 8192})
-    assert component(plain, "runtime_buffers").parts["attention_workspace"] == pytest.approx(
-        100_738_816, rel=1e-3
-    )
+    assert component(plain, "runtime_buffers").parts["attention_workspace"] == pytest.approx(100_738_816, rel=1e-3)
     latent = make_setup(DEEPSEEK, kv="fp8", layout={"tp": 4}, limits={"max_num_tokens": 8320})
-    assert component(latent, "runtime_buffers").parts["attention_workspace"] == pytest.approx(
-        476_932_096, rel=1e-3
-    )
+    assert component(latent, "runtime_buffers").parts["attention_workspace"] == pytest.approx(476_932_096, rel=1e-3)
 
 
 def test_the_all_reduce_workspace_is_four_buffers_for_each_peer() -> None:

@@ -56,9 +56,7 @@ LOGGED = [
         id="Qwen2.5-0.5B INT8, where the logits of 2048 sequences are the largest tensor",
     ),
     pytest.param(
-        make_setup(
-            QWEN_05B, weights="W8A16", limits=limits(1, 512, 32768), version="0.14.0", device=A4000, **ENGINE
-        ),
+        make_setup(QWEN_05B, weights="W8A16", limits=limits(1, 512, 32768), version="0.14.0", device=A4000, **ENGINE),
         43.26 * MIB,
         id="the same for one sequence of 512 tokens: most is cuBLAS's workspace",
     ),
@@ -86,9 +84,7 @@ LOGGED = [
         id="Llama-3.1-8B that returns the logits of prompts",
     ),
     pytest.param(
-        make_setup(
-            LLAMA_8B, limits=limits(64, 12288, 2048), version="0.8.0", gemm_plugin=False, backend="tensorrt"
-        ),
+        make_setup(LLAMA_8B, limits=limits(64, 12288, 2048), version="0.8.0", gemm_plugin=False, backend="tensorrt"),
         147_456 * 12288,
         id="Llama-3-8B without the GEMM plugin",
     ),
@@ -131,9 +127,7 @@ def test_a_padded_batch_counts_its_padding() -> None:
 
 def test_tensor_parallelism_shrinks_it_but_not_the_hidden_states() -> None:
     one, two, eight = (
-        formula_activation(
-            make_setup(limits=limits(8, 32768, 8192), layout={"tp": tp}, **ENGINE), 0
-        ).bytes.value
+        formula_activation(make_setup(limits=limits(8, 32768, 8192), layout={"tp": tp}, **ENGINE), 0).bytes.value
         for tp in (1, 2, 8)
     )
     assert one > two > eight > one // 8

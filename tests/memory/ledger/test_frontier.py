@@ -86,9 +86,7 @@ def test_lengths_go_up_to_what_the_model_was_made_for():
 @given(batch=st.integers(1, 512), length=st.integers(1, 8192), gib=st.floats(17, 200))
 def test_more_memory_never_holds_fewer_requests(batch, length, gib):
     small = make_setup(LLAMA_8B, device=Device(name="some", total_bytes=round(gib * GIB), sm=90))
-    large = msgspec.structs.replace(
-        small, device=Device(name="more", total_bytes=round((gib + 1) * GIB), sm=90)
-    )
+    large = msgspec.structs.replace(small, device=Device(name="more", total_bytes=round((gib + 1) * GIB), sm=90))
     assert count_requests(plan_memory(large), length) >= count_requests(plan_memory(small), length)
     if holds_load(plan_memory(small), batch, length):
         assert holds_load(plan_memory(large), batch, length)

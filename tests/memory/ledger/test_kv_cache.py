@@ -98,9 +98,7 @@ def test_under_attention_dp_they_are_not_reckoned_with() -> None:
 def left(setup: Setup, available: float) -> tuple[int, int]:
     """Return tokens and bytes of the pool where so many GiB are left."""
     assert setup.device is not None
-    pool, tokens = kv_pool_component(
-        setup, 0, Figure.exact(setup.device.total_bytes - round(available * GIB))
-    )
+    pool, tokens = kv_pool_component(setup, 0, Figure.exact(setup.device.total_bytes - round(available * GIB)))
     return tokens.value, pool.bytes.value
 
 
@@ -170,9 +168,7 @@ def test_windows_of_the_model_alone_save_nothing() -> None:
 
 
 def test_a_cache_that_is_not_paged_holds_all_sequences_at_their_longest() -> None:
-    setup = make_setup(
-        LLAMA_7B, backend="tensorrt", paged_kv=False, limits={"max_batch_size": 8, "max_seq_len": 4096}
-    )
+    setup = make_setup(LLAMA_7B, backend="tensorrt", paged_kv=False, limits={"max_batch_size": 8, "max_seq_len": 4096})
 
     pool, tokens = kv_pool_component(setup, 0, Figure.exact(0))
 

@@ -52,9 +52,7 @@ def test_parts_sum_to_the_whole_on_every_rank(made, layout, limits):
     assert len({rank.kv_tokens.value for rank in ledger.ranks}) == 1
 
 
-@given(
-    made=SETUPS, limits=LIMITS, which=st.sampled_from(("max_batch_size", "max_num_tokens", "max_beam_width"))
-)
+@given(made=SETUPS, limits=LIMITS, which=st.sampled_from(("max_batch_size", "max_num_tokens", "max_beam_width")))
 def test_more_is_never_less(made, limits, which):
     small, large = (
         plan_memory(make_setup(**made, limits=limits | {which: limits[which] * factor}, device=B200)).ranks[0]
@@ -68,8 +66,7 @@ def test_more_is_never_less(made, limits, which):
 def test_a_layer_more_is_never_less(made, limits):
     more = msgspec.structs.replace(made["dims"], num_layers=made["dims"].num_layers + 1)
     small, large = (
-        plan_memory(make_setup(**made | {"dims": dims}, limits=limits)).ranks[0]
-        for dims in (made["dims"], more)
+        plan_memory(make_setup(**made | {"dims": dims}, limits=limits)).ranks[0] for dims in (made["dims"], more)
     )
     assert without_cache(small) <= without_cache(large)
     assert small.kv_bytes_per_token.value <= large.kv_bytes_per_token.value

@@ -39,9 +39,7 @@ def test_deepseek_is_near_what_servers_printed(setup: Setup, gib: float) -> None
 
 def test_gpt_oss_is_near_what_a_server_printed() -> None:
     spark = Device(name="GB10", total_bytes=round(119.7 * GIB), sm=121)
-    setup = make_setup(
-        GPT_OSS_120B, weights="W4A16_MXFP4", device=spark, moe_backend="CUTLASS", version="1.1.0rc3"
-    )
+    setup = make_setup(GPT_OSS_120B, weights="W4A16_MXFP4", device=spark, moe_backend="CUTLASS", version="1.1.0rc3")
     figure = formula_activation(setup, 0).bytes
     assert figure.value == pytest.approx(0.85 * GIB, rel=0.10)
     assert figure.low < 0.85 * GIB < figure.high
@@ -57,13 +55,8 @@ def test_a_model_without_an_mlp_has_attention() -> None:
 
 
 def test_a_huge_vocabulary_shows_in_the_last_step() -> None:
-    tiny = msgspec.structs.replace(
-        LLAMA_8B, hidden_size=64, intermediate_size=64, num_heads=1, num_kv_heads=1
-    )
-    assert (
-        formula_activation(make_setup(tiny, limits={"max_num_tokens": 64}), 0).why
-        == "64 tokens, most in logits"
-    )
+    tiny = msgspec.structs.replace(LLAMA_8B, hidden_size=64, intermediate_size=64, num_heads=1, num_kv_heads=1)
+    assert formula_activation(make_setup(tiny, limits={"max_num_tokens": 64}), 0).why == "64 tokens, most in logits"
 
 
 def test_attention_parallel_over_requests_brings_the_others_tokens_to_the_experts() -> None:

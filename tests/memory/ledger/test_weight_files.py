@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Dims, Figure
 
 SMALL = msgspec.structs.replace(LLAMA_8B, vocab_size=2048)  # what make_hf_model writes
-MIXTURE = msgspec.structs.replace(
-    SMALL, num_layers=4, num_experts=8, moe_intermediate_size=14336, model_type="mixtral"
-)
+MIXTURE = msgspec.structs.replace(SMALL, num_layers=4, num_experts=8, moe_intermediate_size=14336, model_type="mixtral")
 
 
 def read(folder: Path, dims: Dims = SMALL, **more: Any) -> tuple[Figure, ...]:
@@ -67,9 +65,7 @@ def test_experts_are_told_from_the_rest(tmp_path: Path) -> None:
 
     found = read(tmp_path, MIXTURE, layout=layout)
 
-    assert found[0].value == pytest.approx(
-        rank_weights(make_setup(MIXTURE, layout=layout), 0).bytes.value, rel=1e-9
-    )
+    assert found[0].value == pytest.approx(rank_weights(make_setup(MIXTURE, layout=layout), 0).bytes.value, rel=1e-9)
 
 
 def test_float32_files_loaded_as_bfloat16_take_half(tmp_path: Path) -> None:
@@ -109,9 +105,7 @@ def test_each_rank_of_a_checkpoint_has_its_own_file(tmp_path: Path) -> None:
 
     found = read(folder, four, layout={"tp": 2}, backend="tensorrt", version="1.2.1")
 
-    reckoned = rank_weights(
-        make_setup(four, layout={"tp": 2}, backend="tensorrt", version="1.2.1"), 1
-    ).bytes.value
+    reckoned = rank_weights(make_setup(four, layout={"tp": 2}, backend="tensorrt", version="1.2.1"), 1).bytes.value
     assert [figure.value for figure in found] == [pytest.approx(reckoned, rel=1e-6)] * 2
 
 
@@ -126,9 +120,7 @@ def test_an_engine_takes_about_the_size_of_its_file(tmp_path: Path) -> None:
 
     found = read(folder, layout={"tp": 2}, backend="tensorrt")
 
-    assert [figure.value for figure in found] == [
-        (folder / f"rank{rank}.engine").stat().st_size for rank in (0, 1)
-    ]
+    assert [figure.value for figure in found] == [(folder / f"rank{rank}.engine").stat().st_size for rank in (0, 1)]
     assert found[1].source == "exact: the size of rank1.engine"
     assert read(folder, layout={"tp": 4}, backend="tensorrt") == ()
 

@@ -64,9 +64,7 @@ def test_more_tensor_parallelism_never_takes_more(
 
 @settings(max_examples=100, deadline=None)
 @given(ANY_MODEL, ALGOS, FLOWS, st.integers(1, 4), st.integers(1, 2))
-def test_the_band_holds_the_value_and_parts_sum_to_it(
-    dims: Dims, algo: str, flow: str, pp: int, tp: int
-) -> None:
+def test_the_band_holds_the_value_and_parts_sum_to_it(dims: Dims, algo: str, flow: str, pp: int, tp: int) -> None:
     setup = make_setup(dims, weights=algo, backend=flow, layout={"pp": pp, "tp": tp})
 
     for rank in range(pp * tp):
@@ -81,15 +79,11 @@ def test_the_band_holds_the_value_and_parts_sum_to_it(
 def test_the_stages_of_a_pipeline_sum_to_the_whole(dims: Dims, algo: str, pp: int) -> None:
     dims = msgspec.structs.replace(dims, tied=False)
 
-    assert sum(held(dims, algo, "", "pytorch", rank, pp=pp) for rank in range(pp)) == held(
-        dims, algo, "", "pytorch"
-    )
+    assert sum(held(dims, algo, "", "pytorch", rank, pp=pp) for rank in range(pp)) == held(dims, algo, "", "pytorch")
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    models(), ALGOS, FLOWS, st.sampled_from(["num_layers", "hidden_size", "intermediate_size", "vocab_size"])
-)
+@given(models(), ALGOS, FLOWS, st.sampled_from(["num_layers", "hidden_size", "intermediate_size", "vocab_size"]))
 def test_more_of_anything_never_takes_less(dims: Dims, algo: str, flow: str, name: str) -> None:
     larger = msgspec.structs.replace(dims, **{name: getattr(dims, name) * 2})
 

@@ -100,9 +100,7 @@ def test_the_plan_with_constants_tells_what_was_measured_in_a_narrower_band():
     assert activation.value == 1.5 * GIB
     assert activation.source.startswith("measured")
     formula = before.find_component("activation").bytes
-    assert (activation.high - activation.low) / activation.value < (
-        formula.high - formula.low
-    ) / formula.value
+    assert (activation.high - activation.low) / activation.value < (formula.high - formula.low) / formula.value
     assert activation.low <= activation.value <= activation.high
 
 
@@ -179,9 +177,7 @@ def test_constants_are_kept_in_the_users_folder_and_read_back():
     constants = learnt_from(log_of()).constants
     assert store_constants(host, constants) == "/home/me/conf/trtdx/memory-constants.json"
     assert load_constants(host) == constants
-    assert constants_path(RecordedHost({}, environment={"HOME": "/home/me"})).startswith(
-        "/home/me/.config/trtdx/"
-    )
+    assert constants_path(RecordedHost({}, environment={"HOME": "/home/me"})).startswith("/home/me/.config/trtdx/")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,9 @@ def test_what_the_runtime_was_about_to_allocate_is_told_by_the_last_line_before(
 
 def test_advice_of_a_builder_that_goes_on_is_no_failure():
     text = "[TRT] [W] Requested amount of GPU memory (8589934592 bytes) could not be allocated. There may not be enough free memory for allocation to succeed.\n"
-    text += "[TRT] [W] Tactic Device request: 41472MB Available: 40338MB. Device memory is insufficient to use tactic.\n"
+    text += (
+        "[TRT] [W] Tactic Device request: 41472MB Available: 40338MB. Device memory is insufficient to use tactic.\n"
+    )
     assert explain_memory_failure(read(text)).verdicts == ()
 
 
@@ -236,7 +238,9 @@ def test_one_buffer_larger_than_the_gpu_follows_from_a_limit():
 
 def test_a_shortened_window_says_which_fraction_would_hold_the_sequence():
     text = PROFILE.replace("fraction is set 0.9", "fraction is set 0.02").replace("42.30", "0.94")
-    text += "[TRT-LLM] [W] Attention window size 16384 exceeds upper bound 7680 for available blocks. Reducing to 7680.\n"
+    text += (
+        "[TRT-LLM] [W] Attention window size 16384 exceeds upper bound 7680 for available blocks. Reducing to 7680.\n"
+    )
     verdict = cause_of(text)
     assert verdict.code == "DX356"
     assert "7 680 tokens, 16 384 were asked for" in verdict.message
@@ -245,9 +249,7 @@ def test_a_shortened_window_says_which_fraction_would_hold_the_sequence():
 
 def test_the_fullest_rank_decides_for_all():
     line = "[TensorRT-LLM][INFO][{rank}] Memory usage when calculating max tokens in paged kv cache: total: 79.10 GiB, available: {free} GiB\n"
-    text = "".join(
-        line.format(rank=rank, free=free) for rank, free in enumerate(("60.00", "60.10", "41.00", "60.05"))
-    )
+    text = "".join(line.format(rank=rank, free=free) for rank, free in enumerate(("60.00", "60.10", "41.00", "60.05")))
     verdict = cause_of(text)
     assert verdict.code == "DX916"
     assert "rank 2 has 41.0 GiB" in verdict.message
@@ -318,9 +320,7 @@ def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
     finding = diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings[0]
     page = BOOK.get("DX340")
     assert finding.code == page.code
-    assert finding.message.startswith(
-        "GPU 0 ran out of memory: 7.80 GiB were wanted, 3.10 GiB of 79.50 GiB were free;"
-    )
+    assert finding.message.startswith("GPU 0 ran out of memory: 7.80 GiB were wanted, 3.10 GiB of 79.50 GiB were free;")
     assert "the KV cache had taken 42.3 GiB" in finding.message
     assert "4.7 GiB were missing" in finding.message
     assert set(page.front.fix) < set(finding.fixes)
@@ -331,8 +331,7 @@ def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
 def test_diagnose_is_unchanged_where_memory_did_not_run_out():
     text = PROFILE + "[TensorRT-LLM][ERROR] Assertion failed: Failed to deserialize cuda engine.\n"
     codes = [
-        each.code
-        for each in diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings
+        each.code for each in diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings
     ]
     assert codes
     assert not set(codes) & {"DX914", "DX915", "DX917"}
@@ -340,9 +339,7 @@ def test_diagnose_is_unchanged_where_memory_did_not_run_out():
 
 def test_a_builder_that_is_refused_memory_is_not_loading_weights():
     text = "ERROR: [TRT]: 2: [virtualMemoryBuffer.cpp::resizePhysical::160] Error Code 2: OutOfMemory (no further information)\n"
-    report = report_on(
-        text + "Try decreasing the workspace size with IBuilderConfig::setMemoryPoolLimit().\n"
-    )
+    report = report_on(text + "Try decreasing the workspace size with IBuilderConfig::setMemoryPoolLimit().\n")
     assert [each.code for each in report.findings] == ["DX146"]
     assert "weights" not in report.findings[0].message
 
@@ -442,7 +439,9 @@ def test_the_warning_of_the_temporary_cache_is_no_finding_in_a_healthy_log():
 
 
 def test_a_shortening_that_stayed_is_told_with_its_own_number_not_the_temporary_one():
-    warning = "[TRT-LLM] [W] Attention window size 32768 exceeds upper bound 16384 for available blocks. Reducing to 16384.\n"
+    warning = (
+        "[TRT-LLM] [W] Attention window size 32768 exceeds upper bound 16384 for available blocks. Reducing to 16384.\n"
+    )
     text = WHOLE_LIFE.format(pool="2.00", tokens=16384, warning=warning, seq=16384)
     for report in (
         report_on(text),
@@ -461,9 +460,7 @@ def test_memory_outside_torch_that_no_model_needs_is_somebody_elses():
 
 
 def test_a_profile_that_leaves_nothing_is_told_with_what_it_needs():
-    lines = (
-        PROFILE.replace("42.30", "-3.20").replace("33.50 GiB, avail", "84.10 GiB, avail").splitlines()[:-2]
-    )
+    lines = PROFILE.replace("42.30", "-3.20").replace("33.50 GiB, avail", "84.10 GiB, avail").splitlines()[:-2]
     verdict = cause_of("\n".join(lines))
     assert verdict.code == "DX356"
     assert "needs 84.1 GiB of 79.5 GiB" in verdict.message
@@ -545,10 +542,7 @@ def test_a_cache_for_which_next_to_nothing_is_available_is_a_failure():
     assert verdict.code == "DX356"
     assert "30.7 MiB of 5.7 GiB are free" in verdict.message
     assert verdict.fixes
-    made = (
-        LEFT
-        + "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.02 GiB for max tokens in paged KV cache (128).\n"
-    )
+    made = LEFT + "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.02 GiB for max tokens in paged KV cache (128).\n"
     assert not explain_memory_failure(read(made)).verdicts
 
 

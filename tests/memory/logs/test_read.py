@@ -131,12 +131,8 @@ def test_a_temporary_pool_that_is_not_told_follows_from_the_budget():
 
 
 def test_two_pools_without_a_profile_are_a_temporary_and_a_real_one():
-    text = (
-        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.50 GiB for max tokens in paged KV cache (4096).\n"
-    )
-    text += (
-        "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 6.00 GiB for max tokens in paged KV cache (49152).\n"
-    )
+    text = "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 0.50 GiB for max tokens in paged KV cache (4096).\n"
+    text += "[TensorRT-LLM][INFO] [MemUsageChange] Allocated 6.00 GiB for max tokens in paged KV cache (49152).\n"
     log = read(text)
     assert log.backend == "pytorch"
     assert ledger_from_log(log, 0).kv_tokens.value == 49152
@@ -179,7 +175,9 @@ def test_the_rank_of_autodeploys_lines_is_read():
 def test_a_build_tells_weights_and_activation():
     text = "[TRT] [I] Total Host Persistent Memory: 64672 bytes, Total Device Persistent Memory: 0 bytes, Total Scratch Memory: 134218240 bytes\n"
     text += "[TRT] [I] Total Activation Memory: 335545344 bytes, Total Weights Memory: 16060522240 bytes\n"
-    text += "[TRT] [I] [MemUsageStats] Peak memory usage of TRT CPU/GPU memory allocators: CPU 1250 MiB, GPU 25301 MiB\n"
+    text += (
+        "[TRT] [I] [MemUsageStats] Peak memory usage of TRT CPU/GPU memory allocators: CPU 1250 MiB, GPU 25301 MiB\n"
+    )
     text += "[TRT-LLM] [I] Activation memory size: 320.00 MiB\n"
     log = read(text)
     assert log.backend == "build"
@@ -196,9 +194,7 @@ def test_a_build_tells_weights_and_activation():
     ],
 )  # fmt: skip
 def test_the_executors_failure_is_read_by_names_and_by_stage_ids(model, sampler, temporary, extra, component):
-    log = read(
-        FAILED.format(model=model, sampler=sampler, temporary=temporary, extra=extra, component=component)
-    )
+    log = read(FAILED.format(model=model, sampler=sampler, temporary=temporary, extra=extra, component=component))
     assert log.ranks == (3,)  # the block itself names no rank, the line above it does
     rank = ledger_from_log(log, 3)
     assert rank.component_bytes("weights") == pytest.approx(66.4 * GIB, abs=MIB)

@@ -97,9 +97,7 @@ def test_gemma_3_has_the_heads_and_the_vocabulary_of_its_class(tmp_path: Path) -
     assert (dims.num_heads, dims.num_kv_heads, dims.head_dim, dims.vocab_size) == (8, 4, 256, 262208)
     assert count_parameters(dims) == 3_880_263_168  # of the 4.3 billion, the rest is the encoder
     assert dims.encoder_params == pytest.approx(419_816_448, rel=0.02)
-    assert setup.said["num_heads"].endswith(
-        "num_attention_heads is left out, which means the default of gemma3_text"
-    )
+    assert setup.said["num_heads"].endswith("num_attention_heads is left out, which means the default of gemma3_text")
 
 
 def test_a_stated_null_is_no_reason_for_a_default(tmp_path: Path) -> None:

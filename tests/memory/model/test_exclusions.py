@@ -44,9 +44,7 @@ def test_a_pattern_of_one_layer_says_nothing_of_another() -> None:
 def test_the_attention_of_gpt_oss_is_in_16_bit() -> None:
     """openai/gpt-oss-120b states these; with the attention in four bits it would be 2 % short."""
     kept = ("model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head")
-    setup = make_setup(
-        GPT_OSS_120B, weights="W4A16_MXFP4", excluded=kept, moe_backend="TRITON", version="1.2.1"
-    )
+    setup = make_setup(GPT_OSS_120B, weights="W4A16_MXFP4", excluded=kept, moe_backend="TRITON", version="1.2.1")
 
     weights = plan_memory(setup).ranks[0].find_component("weights")
 

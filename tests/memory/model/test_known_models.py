@@ -124,9 +124,7 @@ def test_an_eagle3_head_has_an_output_of_its_own_and_the_models_embedding() -> N
     assert draft.bytes.value / GIB == pytest.approx(0.79, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)]
-)
+@pytest.mark.parametrize(("name", "size"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)])
 def test_the_files_of_gpt_oss_are_as_large_as_their_index_says(name: str, size: int) -> None:
     model = weight_model_of(setup_of(name))._replace(flow=FILE_LAYOUT, layout=ParallelLayout())
 

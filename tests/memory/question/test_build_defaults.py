@@ -40,9 +40,7 @@ def test_a_release_builds_with_the_defaults_of_its_own_script(
 def old(**flags: object) -> Setup:
     given = {"max_batch_size": 25, "max_output_len": 4096, "tokens_per_block": 16} | flags
     flags_ = artifact_from_flags({"backend": "tensorrt", "kv_cache_free_gpu_memory_fraction": 0.95} | given)
-    return resolve_setup(
-        RealHost(), MemoryRequest(model="Llama-2-7B", gpu="A10", version="0.7.1", flags=flags_)
-    ).setup
+    return resolve_setup(RealHost(), MemoryRequest(model="Llama-2-7B", gpu="A10", version="0.7.1", flags=flags_)).setup
 
 
 def test_the_cache_of_an_engine_of_the_first_releases_is_as_large_as_it_was() -> None:
@@ -61,9 +59,7 @@ def test_without_a_plugin_named_there_was_none() -> None:
     assert [name for name in switches if getattr(running, name)] == []
 
 
-@pytest.mark.parametrize(
-    ("gpu", "host"), [(775, 6600), (2699, 10624), (3361, 12851), (11909, 29706), (70725, 176260)]
-)
+@pytest.mark.parametrize(("gpu", "host"), [(775, 6600), (2699, 10624), (3361, 12851), (11909, 29706), (70725, 176260)])
 def test_a_builder_takes_the_host_memory_that_builders_printed(gpu: int, host: int) -> None:
     need = build_host_memory(gpu * MIB)
 
@@ -76,9 +72,7 @@ def test_what_the_build_takes_is_said_of_engines_only() -> None:
 
 
 @pytest.mark.parametrize(("version", "copy"), [("0.17.0", (512 + 64) * 1536), ("1.0.0", 512 * 128)])
-def test_deepseeks_engines_keep_fused_projections_plain_and_one_of_them_twice(
-    version: str, copy: int
-) -> None:
+def test_deepseeks_engines_keep_fused_projections_plain_and_one_of_them_twice(version: str, copy: int) -> None:
     """DeepseekV2Attention, layers/attention.py@v0.17.0 and @v1.0.0."""
     setup = make_setup(
         DEEPSEEK, weights="W8A16", backend="tensorrt", version=version, layout={"tp": 8}, dtype="float16"

@@ -78,12 +78,8 @@ def test_a_checkpoint_that_the_backend_has_no_loader_for_cannot_run(method, fail
 def test_an_engine_on_turing_is_planned_without_fused_attention():
     def workspace(gpu: str, *words: str) -> int:
         flags = ("--backend", "tensorrt", "--dtype", "float16", "--max_batch_size", "8", *words)
-        asked = MemoryRequest(
-            model="Llama-2-7B", gpu=gpu, version="0.16.0", flags=artifact_from_flags({}, flags)
-        )
-        return plan_memory(resolve_setup(RecordedHost(), asked).setup).tightest_rank.component_bytes(
-            "activation"
-        )
+        asked = MemoryRequest(model="Llama-2-7B", gpu=gpu, version="0.16.0", flags=artifact_from_flags({}, flags))
+        return plan_memory(resolve_setup(RecordedHost(), asked).setup).tightest_rank.component_bytes("activation")
 
     assert workspace("T4") > 2 * workspace("A10")
     assert workspace("T4") == workspace("A10", "--context_fmha", "disable")
@@ -100,9 +96,7 @@ def test_an_engine_on_turing_is_planned_without_fused_attention():
 )
 def test_fused_attention_has_to_be_turned_off_where_a_release_refuses_it(words, version, severity):
     flags = ("--backend", "tensorrt", "--dtype", "float16", *words)
-    found = [
-        each for each in wrong("Llama-2-7B", *flags, version=version, gpu="T4") if "fused" in each.message
-    ]
+    found = [each for each in wrong("Llama-2-7B", *flags, version=version, gpu="T4") if "fused" in each.message]
     assert [each.severity for each in found] == ([severity] if severity else [])
 
 

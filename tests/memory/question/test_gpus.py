@@ -66,9 +66,7 @@ def test_a_partition_has_about_the_size_it_is_named_after() -> None:
     assert "3g.40gb" in found.name
 
 
-@pytest.mark.parametrize(
-    ("text", "near"), [("RTX 4095", "RTX 4090"), ("h1000", "H100 80GB"), ("l40z", "L40S")]
-)
+@pytest.mark.parametrize(("text", "near"), [("RTX 4095", "RTX 4090"), ("h1000", "H100 80GB"), ("l40z", "L40S")])
 def test_an_unknown_gpu_is_refused_with_the_nearest(text: str, near: str) -> None:
     with pytest.raises(UnknownGpuError) as refused:
         device_from_name(text)

@@ -74,12 +74,8 @@ def test_windows_follow_the_pattern_of_the_layers(tmp_path):
 
 
 def test_image_encoders_are_counted(tmp_path):
-    assert asked(config_file(tmp_path, "qwen2-vl-7b")).dims.encoder_params / 1e6 == pytest.approx(
-        675, rel=0.02
-    )
-    assert asked(config_file(tmp_path, "gemma-3-27b")).dims.encoder_params / 1e6 == pytest.approx(
-        415, rel=0.02
-    )
+    assert asked(config_file(tmp_path, "qwen2-vl-7b")).dims.encoder_params / 1e6 == pytest.approx(675, rel=0.02)
+    assert asked(config_file(tmp_path, "gemma-3-27b")).dims.encoder_params / 1e6 == pytest.approx(415, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -163,9 +159,7 @@ def test_all_that_is_missing_is_named_at_once_with_how_to_give_it():
 
 
 def test_a_whole_command_line_is_understood():
-    line = (
-        "trtllm-serve Llama-3.1-70B --tp_size 4 --max_batch_size 32 --kv_cache_free_gpu_memory_fraction 0.8"
-    )
+    line = "trtllm-serve Llama-3.1-70B --tp_size 4 --max_batch_size 32 --kv_cache_free_gpu_memory_fraction 0.8"
     setup = asked(commands=(f"mpirun -n 1 {line}",))
     assert setup.model == "Llama-3.1-70B"
     assert (setup.layout.tp, setup.limits.max_batch_size, setup.running.free_fraction) == (4, 32, 0.8)
@@ -205,18 +199,14 @@ def test_flags_are_spelt_with_either_dash(words):
 
 
 def test_switches_may_stand_alone_or_have_a_value():
-    setup = asked(
-        "Llama-3.1-8B", "--backend", "tensorrt", "--gather_context_logits", "--context_fmha", "disable"
-    )
+    setup = asked("Llama-3.1-8B", "--backend", "tensorrt", "--gather_context_logits", "--context_fmha", "disable")
     assert setup.running.gather_context_logits
     assert not setup.running.context_fmha
     assert asked("Llama-3.1-8B", "--backend", "tensorrt").running.context_fmha
 
 
 def test_any_option_of_the_llm_api_may_be_a_flag():
-    setup = asked(
-        "Llama-3.1-8B", "--cuda_graph_config.max_batch_size", "16", "--kv_cache_config.dtype", "fp8"
-    )
+    setup = asked("Llama-3.1-8B", "--cuda_graph_config.max_batch_size", "16", "--kv_cache_config.dtype", "fp8")
     assert setup.running.cuda_graph_max_batch == 16
     assert setup.formats.kv == "fp8"
 
@@ -325,9 +315,7 @@ def test_a_model_of_the_hub_cache_is_found_by_its_name():
 
 
 def test_a_format_that_is_not_known_is_planned_and_told(tmp_path):
-    config = FAMILIES["mistral-7b"] | {
-        "quantization_config": {"quant_method": "modelopt", "quant_algo": "FP3"}
-    }
+    config = FAMILIES["mistral-7b"] | {"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP3"}}
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(config))
     setup = asked(str(path))
@@ -379,9 +367,7 @@ def test_attention_that_adds_to_its_scores_has_no_fused_kernel(tmp_path):
 )
 def test_options_in_braces_are_options_whatever_the_file_is_called(tmp_path, text):
     (tmp_path / "options.yaml").write_text(text)
-    setup = resolve_setup(
-        RealHost(), MemoryRequest(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))
-    ).setup
+    setup = resolve_setup(RealHost(), MemoryRequest(model="Qwen3-8B", options=(str(tmp_path / "options.yaml"),))).setup
     assert (setup.running.free_fraction, setup.limits.max_batch_size) == (0.5, 16)
 
 

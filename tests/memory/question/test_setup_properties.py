@@ -41,9 +41,7 @@ def answered(config: dict[str, object], words: list[str]) -> None:
         ).setup
         ledger = plan_memory(setup)
         assert all(rank.total_bytes.value >= 0 for rank in ledger.ranks)
-        assert all(
-            each.bytes.low <= each.bytes.value <= each.bytes.high for each in ledger.tightest_rank.components
-        )
+        assert all(each.bytes.low <= each.bytes.value <= each.bytes.high for each in ledger.tightest_rank.components)
 
 
 @settings(max_examples=100, deadline=None)

@@ -41,8 +41,7 @@ def findings_from_build(build: BuildError | BuiltPlan, book: RuleBook) -> list[F
         for finding, _ in reversed(list(_findings_from_inspection(build, book)))
     }
     logged = [
-        _merge_findings(finding, inspected.pop(finding.code, None))
-        for finding in _findings_from_log(build, book)
+        _merge_findings(finding, inspected.pop(finding.code, None)) for finding in _findings_from_log(build, book)
     ]
     rest = list(inspected.values())[::-1]
     findings = rest + logged if build.stage == "profile" else logged + rest
@@ -122,9 +121,7 @@ def _as_refused(finding: Finding, error: BuildError) -> Finding:
     return finding
 
 
-def _findings_from_inspection(
-    build: BuildError | BuiltPlan, book: RuleBook
-) -> Iterator[tuple[Finding, Rule]]:
+def _findings_from_inspection(build: BuildError | BuiltPlan, book: RuleBook) -> Iterator[tuple[Finding, Rule]]:
     """Yield what an inspection finds wrong with an ONNX file, or with profiles for the inputs there are."""
     from trtdx.inspect.agreements import agreement_table
     from trtdx.inspect.facts.artifact import Deployment
@@ -158,9 +155,7 @@ def _profiles_artifact(build: BuildError | BuiltPlan) -> Artifact:
     from trtdx.inspect.facts.artifact import Artifact
 
     stated = tuple(
-        OptimizationProfile(
-            number, tuple(ShapeRange(name, *shapes) for name, shapes in profile.items()), "given"
-        )
+        OptimizationProfile(number, tuple(ShapeRange(name, *shapes) for name, shapes in profile.items()), "given")
         for number, profile in enumerate(build.profiles)
     )
     return Artifact("profiles", "the build", profiles=stated)

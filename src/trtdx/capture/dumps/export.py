@@ -36,9 +36,7 @@ class ExportResult(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def export_capture(
-    capture: Capture, path: str, records: Iterable[TensorRecord] | None = None
-) -> ExportResult:
+def export_capture(capture: Capture, path: str, records: Iterable[TensorRecord] | None = None) -> ExportResult:
     """Write the values kept, or those of some records, to a new `.npz` or `.safetensors` file.
 
     Raises:
@@ -104,9 +102,7 @@ def _safe_member_name(key: str) -> str:
     return "/".join(part for part in key.split("/") if part not in ("", ".", "..")) or "tensor"
 
 
-def _write_safetensors(
-    stream: BinaryIO, capture: Capture, named: list[tuple[str, TensorRecord]]
-) -> tuple[str, ...]:
+def _write_safetensors(stream: BinaryIO, capture: Capture, named: list[tuple[str, TensorRecord]]) -> tuple[str, ...]:
     entries = [(key, record.layout.dtype, record.layout.shape) for key, record in named]
     arrays = (_array_bytes(capture.values(record)) for _, record in named)
     write_safetensors(stream, entries, arrays, made_by=capture.header.made_by)

@@ -43,9 +43,7 @@ class DumpFormat(NamedTuple):
 
 
 FORMATS = {
-    "trtllm-session": DumpFormat(
-        "tensorrt_llm", iter_session_dump, "a dump of TensorRT-LLM's GenerationSession"
-    ),
+    "trtllm-session": DumpFormat("tensorrt_llm", iter_session_dump, "a dump of TensorRT-LLM's GenerationSession"),
     "trtllm-executor": DumpFormat("tensorrt_llm", iter_cpp_dump, "a dump of TensorRT-LLM's C++ executor"),
     "trtllm-hook": DumpFormat("tensorrt_llm", iter_hook_dump, "a dump of TensorRT-LLM's PyTorch debug hook"),
     "polygraphy": DumpFormat("polygraphy", iter_polygraphy, "Polygraphy's saved outputs or inputs"),
@@ -70,16 +68,10 @@ def detect_dump_format(host: Host, path: str) -> str:
         raise InputError(f"{path} is not there")
     suffix = Path(path).suffix.removeprefix(".")
     detected = (
-        detect_folder_format(host.files(path))
-        if kind == "directory"
-        else "polygraphy"
-        if suffix == "json"
-        else suffix
+        detect_folder_format(host.files(path)) if kind == "directory" else "polygraphy" if suffix == "json" else suffix
     )
     if detected not in FORMATS:
-        descriptions = join_words(
-            (dump_format.description for dump_format in FORMATS.values()), conjunction="or"
-        )
+        descriptions = join_words((dump_format.description for dump_format in FORMATS.values()), conjunction="or")
         raise InputError(f"{path} is not a dump that can be imported", fix=f"name {descriptions}")
     return detected
 

@@ -153,9 +153,7 @@ def _is_chosen_runner(runner: str, number: int, runners: Mapping[int, str]) -> b
     return runner in (str(number), runners.get(number)) if runner else number == 0
 
 
-def _decode_polygraphy_tensor(
-    where: tuple[str | int, ...], text: bytes, notes: DumpNotes
-) -> DumpedTensor | None:
+def _decode_polygraphy_tensor(where: tuple[str | int, ...], text: bytes, notes: DumpNotes) -> DumpedTensor | None:
     keys = [key for key in where if isinstance(key, str) and key not in ("array", "tensor", "values")]
     steps = [index for index in where if isinstance(index, int)]
     name, step = keys[-1] if keys else "", steps[-1] if steps else 0

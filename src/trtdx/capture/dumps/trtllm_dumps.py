@@ -70,9 +70,7 @@ def iter_session_dump(host: Host, path: str, notes: DumpNotes) -> Iterator[Dumpe
         )
         for match in matches
     ]
-    notes.append(
-        "GenerationSession writes every tensor as float32, so the types in this capture are not the engine's"
-    )
+    notes.append("GenerationSession writes every tensor as float32, so the types in this capture are not the engine's")
     yield from _iter_npy_files(host, files, notes)
 
 
@@ -86,9 +84,7 @@ def iter_cpp_dump(host: Host, path: str, notes: DumpNotes) -> Iterator[DumpedTen
             f"{ranks} ranks wrote to the same paths (TensorRT-LLM names the folders by the number of ranks, not by "
             "rank): what is here is whichever rank wrote last"
         )
-    yield from _iter_npy_files(
-        host, [_NpyFile(0, int(match[3]), match[4], match[0]) for match in matches], notes
-    )
+    yield from _iter_npy_files(host, [_NpyFile(0, int(match[3]), match[4], match[0]) for match in matches], notes)
 
 
 def _iter_npy_files(host: Host, files: Sequence[_NpyFile], notes: DumpNotes) -> Iterator[DumpedTensor]:
@@ -141,9 +137,7 @@ def _parse_hook_path(path: str) -> _HookFile | None:
     rank, calls = _RANK.fullmatch(folder), [match for match in map(_CALL.fullmatch, called) if match]
     if rank is None or port not in _PORTS or not argument or not calls or len(calls) < len(called):
         return None
-    return _HookFile(
-        int(rank[1]), tuple((int(match[1]), match[2]) for match in calls), _PORTS[port], argument, path
-    )
+    return _HookFile(int(rank[1]), tuple((int(match[1]), match[2]) for match in calls), _PORTS[port], argument, path)
 
 
 def _iter_hook_files(host: Host, files: list[_HookFile], notes: DumpNotes) -> Iterator[DumpedTensor]:
@@ -189,15 +183,11 @@ def raw_from_torch(stream: BinaryIO, size: int) -> RawTensor:
     """
     torch = import_optional("torch", extra="torch", purpose="read .pt files")
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < SAFE_TORCH:
-        raise InputError(
-            f"is not read with torch {torch.__version__}: its weights_only loading is not safe before 2.6"
-        )
+        raise InputError(f"is not read with torch {torch.__version__}: its weights_only loading is not safe before 2.6")
     try:
         tensor = torch.load(stream, map_location="cpu", weights_only=True)
     except Exception as err:  # pickle, zip, torch: whatever a hostile file provokes
-        raise InputError(
-            f"is not a tensor that can be loaded safely: {str(err).splitlines()[0][:200]}"
-        ) from err
+        raise InputError(f"is not a tensor that can be loaded safely: {str(err).splitlines()[0][:200]}") from err
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_quantized:
         raise InputError(f"holds a {type(tensor).__name__}, not a plain tensor")
     if tensor.numel() * tensor.element_size() > max(4 * size, MAX_EXPANDED_BYTES):

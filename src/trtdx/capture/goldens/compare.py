@@ -54,9 +54,7 @@ class GoldenComparison(NamedTuple):
             return
         wrong = self.with_outcome(CHANGED, MISSING)
         first, title = wrong[0], wrong[0].tensor.title
-        what = (
-            "is missing: the golden has it" if first.outcome == MISSING else "changed since it was recorded"
-        )
+        what = "is missing: the golden has it" if first.outcome == MISSING else "changed since it was recorded"
         order = "the only change" if len(wrong) == 1 else f"the first of {len(wrong)} changes"
         yield f"{title} {what} ({order}; {format_count(self.compared_count, 'tensor')} compared)"
         yield from first.lines
@@ -73,9 +71,7 @@ def _provenance_lines(then: Golden, now: Golden) -> Iterator[str]:
     yield f"recorded {then.recorded} by {then.made_by} with {then.engine}"
     old = then.versions | {"platform": then.platform, "statistics kernel": then.kernel, "engine": then.engine}
     new = now.versions | {"platform": now.platform, "statistics kernel": now.kernel, "engine": now.engine}
-    other = [
-        f"{name} {old[name]} then, {new.get(name, 'none')} now" for name in old if old[name] != new.get(name)
-    ]
+    other = [f"{name} {old[name]} then, {new.get(name, 'none')} now" for name in old if old[name] != new.get(name)]
     if other:
         yield f"what differs since: {'; '.join(other)}"
 
@@ -151,11 +147,7 @@ def _judge_by_sample(
     measured = then.min is not None or then.nan or then.pos_inf or then.neg_inf
     if not lines and (not measured or tolerance.for_dtypes(then.dtype) == EXACT):
         lines.append("its content hash is another")
-    return (
-        GoldenVerdict(now, CHANGED, (*lines, f"judged by {by}", now.layout))
-        if lines
-        else GoldenVerdict(now, CLOSE)
-    )
+    return GoldenVerdict(now, CHANGED, (*lines, f"judged by {by}", now.layout)) if lines else GoldenVerdict(now, CLOSE)
 
 
 def _sample_difference(measured: Any) -> str:

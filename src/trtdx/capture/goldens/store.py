@@ -142,9 +142,7 @@ def golden_from_statistics(
     name: str, step: int, dtype: str, shape: tuple[int, ...], statistics: Statistics
 ) -> GoldenTensor:
     """Return what is recorded of a tensor."""
-    numbers: dict[str, Any] = {
-        field: _finite_or_none(getattr(statistics, field)) for field in RECORDED_NUMBERS
-    }
+    numbers: dict[str, Any] = {field: _finite_or_none(getattr(statistics, field)) for field in RECORDED_NUMBERS}
     counts: dict[str, Any] = {field: getattr(statistics, field) for field in RECORDED_COUNTS}
     return GoldenTensor(name, dtype, shape, statistics.hash, step, **numbers, **counts)
 
@@ -198,9 +196,7 @@ class GoldenFile:
         self._values: Values | None = None
         if host.kind(str(self.path)) != "absent":
             with host.open(str(self.path)) as stream:
-                self.goldens = {
-                    golden.test: golden for golden in parse_goldens(stream.read(), str(self.path))
-                }
+                self.goldens = {golden.test: golden for golden in parse_goldens(stream.read(), str(self.path))}
 
     @property
     def values(self) -> Values:
@@ -244,19 +240,11 @@ class GoldenFile:
             self._values_path.unlink(missing_ok=True)
             return
         contents = {tensor.content for golden in self.goldens.values() for tensor in golden.tensors}
-        kept = {
-            key: stored for key, stored in (self.values | values).items() if key.removesuffix("~") in contents
-        }
-        kept = {
-            key: stored
-            for key, stored in sorted(kept.items())
-            if not (key.endswith("~") and key[:-1] in kept)
-        }
+        kept = {key: stored for key, stored in (self.values | values).items() if key.removesuffix("~") in contents}
+        kept = {key: stored for key, stored in sorted(kept.items()) if not (key.endswith("~") and key[:-1] in kept)}
         content = io.BytesIO()
         entries = [(key, stored.dtype, (stored.elements,)) for key, stored in kept.items()]
-        write_safetensors(
-            content, entries, (stored.data for stored in kept.values()), made_by=f"trtdx {__version__}"
-        )
+        write_safetensors(content, entries, (stored.data for stored in kept.values()), made_by=f"trtdx {__version__}")
         self._host.write(str(self._values_path), content.getvalue())
         text = format_goldens(self._module.name, self.goldens.values())
         self._host.write(str(self.path), text)
@@ -318,8 +306,6 @@ _KINDS: dict[str, Any] = {"goldens": GoldenFileHeader, "test": Golden}
 
 def _check_header(line: Any, number: int, path: str) -> None:
     if (number == 1) != isinstance(line, GoldenFileHeader):
-        raise GoldenError(
-            f"{path} is not a file of goldens: its first line should say so", fix="pytest --trtdx-record"
-        )
+        raise GoldenError(f"{path} is not a file of goldens: its first line should say so", fix="pytest --trtdx-record")
     if isinstance(line, GoldenFileHeader) and line.goldens > GOLDENS_VERSION:
         raise GoldenError(f"{path} was written by a newer trtdx", fix="update trtdx")

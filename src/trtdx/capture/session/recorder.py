@@ -142,9 +142,7 @@ class Recorder:
         """Whether -Inf is the work of a mask: a tensor of it and one other value, or what was made with one."""
         if not statistics.min < statistics.max:
             return True
-        if any(
-            source_statistics(source_from_tensor(tensor)).neg_inf for _, tensor in module_inputs(observed)
-        ):
+        if any(source_statistics(source_from_tensor(tensor)).neg_inf for _, tensor in module_inputs(observed)):
             return True
         reads = self._reads(observed.place) if self._reads else ()
         return any(

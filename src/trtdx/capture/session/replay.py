@@ -127,11 +127,7 @@ def _compute_from_feeds(
 def _matching_record(number: int, array: Array, leaving: Sequence[TensorRecord]) -> TensorRecord | None:
     """Return the record of the same port, if it is of the same shape."""
     return next(
-        (
-            output
-            for output in leaving
-            if output.place.number == number and output.layout.shape == array.shape
-        ),
+        (output for output in leaving if output.place.number == number and output.layout.shape == array.shape),
         None,
     )
 
@@ -146,9 +142,7 @@ def _module_records(capture: Capture, scope: str, step: int) -> tuple[list[Tenso
     ]
     paths = list(dict.fromkeys(record.place.path for record in here))
     if len(paths) > 1:
-        raise InputError(
-            f"{scope!r} names {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them"
-        )
+        raise InputError(f"{scope!r} names {len(paths)} modules: {', '.join(paths[:4])}", fix="name one of them")
     return (
         [record for record in here if record.place.port == "in" and record.kept],
         [record for record in here if record.place.port == "out"],
@@ -177,27 +171,21 @@ def _match_inputs(
 
     The most particular is matched first: a mask may be of any length, but an embedding has its width.
     """
-    matches = {
-        name: (f"the cache's {key}", cache[key]) for name in inputs if (key := cache_key(name)) in cache
-    }
+    matches = {name: (f"the cache's {key}", cache[key]) for name in inputs if (key := cache_key(name)) in cache}
     for name, model_input in inputs.items():
         argument = name.rpartition(".")[2]
         if argument in fed and _fit_to_input(model_input, fed[argument]) is not None:
             matches[name] = (argument, _fit_to_input(model_input, fed[argument]))
     left = dict(captured)
     for name, model_input in sorted(inputs.items(), key=lambda item: -_fixed_elements(item[1])):
-        fits = next(
-            (key for key, array in left.items() if _fit_to_input(model_input, array) is not None), None
-        )
+        fits = next((key for key, array in left.items() if _fit_to_input(model_input, array) is not None), None)
         if name not in matches and fits is not None:
             matches[name] = (fits, _fit_to_input(model_input, left.pop(fits)))
     return matches
 
 
 def _no_match_error(name: str, model_input: ModelInput, captured: Mapping[str, Array]) -> InputError:
-    descriptions = "; ".join(
-        f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in captured.items()
-    )
+    descriptions = "; ".join(f"{key}: {array.dtype.name} {list(array.shape)}" for key, array in captured.items())
     return InputError(
         f"the module wants {name} ({model_input}), and nothing captured is like it; captured were {descriptions}",
         fix="replay it on the engine it was captured on, or capture the model on this one",
@@ -215,9 +203,7 @@ def _fit_to_input(model_input: ModelInput, array: Array) -> Any:
     if model_input.shape is None:
         return array
     for shape in _shapes_of_rank(array.shape, len(model_input.shape)):
-        if all(
-            isinstance(dim, str) or dim == size for dim, size in zip(model_input.shape, shape, strict=True)
-        ):
+        if all(isinstance(dim, str) or dim == size for dim, size in zip(model_input.shape, shape, strict=True)):
             return array.reshape(shape)
     return None
 
@@ -250,9 +236,7 @@ def replay_section(
     with open_capture(folder) as capture:
         source = find_model(model or _captured_model(capture))
         before = capture.header.engine
-        kind = (
-            before if engine in ("", "auto") and before in source.engines else choose_engine(source, engine)
-        )
+        kind = before if engine in ("", "auto") and before in source.engines else choose_engine(source, engine)
         running = open_engine(source, kind, f"{scope}, {scope}.**" if out else "", EngineOptions())
         try:
             if out:

@@ -108,9 +108,7 @@ class TokenPositions(NamedTuple):
 
     def columns_at(self, positions: Sequence[int]) -> list[int]:
         """Return which of a step's own columns are the positions asked for."""
-        columns = (
-            position + self.length if position < 0 else position - self.first for position in positions
-        )
+        columns = (position + self.length if position < 0 else position - self.first for position in positions)
         return sorted({column for column in columns if 0 <= column < self.length})
 
     def axis_in(self, shape: Sequence[int]) -> int | None:

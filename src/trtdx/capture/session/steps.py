@@ -84,11 +84,7 @@ class CaptureSession:
         forced: Array | None = None,
     ) -> Iterator[GenerationStep]:
         """Yield each step of a generation when it is computed and recorded; see `engines.generate`."""
-        state = (
-            start
-            if isinstance(start, GenerationState)
-            else initial_state(self.engine, start, sampling=sampling)
-        )
+        state = start if isinstance(start, GenerationState) else initial_state(self.engine, start, sampling=sampling)
         self._caches = cache_outputs_by_input(self.engine)
         if not state.step:
             self._record_array(0, PROMPT, state.tokens)

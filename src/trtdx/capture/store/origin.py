@@ -44,9 +44,7 @@ def collect_origin(model: Path | None) -> dict[str, Any]:
 def describe_changes(before: CaptureHeader, after: CaptureHeader) -> list[str]:
     """Return what changed between two runs, in words: "torch 2.12.1 -> 2.13.0"; the likeliest cause first."""
     old, new = before.details, after.details
-    changes = (
-        [] if before.engine == after.engine else [f"engine {before.engine or '?'} -> {after.engine or '?'}"]
-    )
+    changes = [] if before.engine == after.engine else [f"engine {before.engine or '?'} -> {after.engine or '?'}"]
     settings = _changed_config(old.get("config"), new.get("config"))
     changes += settings + _changed_files(old.get("files"), new.get("files"), known=CONFIG if settings else "")
     for name in sorted(old.keys() & new.keys() - set(_NOT_SETTINGS)):
@@ -67,9 +65,7 @@ def _changed_config(old: Any, new: Any) -> list[str]:
         for name in names
         if name not in ("transformers_version", "_name_or_path")
     ]
-    more = (
-        [f"and {len(lines) - MAX_CHANGES} more settings in config.json"] if len(lines) > MAX_CHANGES else []
-    )
+    more = [f"and {len(lines) - MAX_CHANGES} more settings in config.json"] if len(lines) > MAX_CHANGES else []
     return lines[:MAX_CHANGES] + more
 
 

@@ -28,9 +28,7 @@ MAX_ROWS = 100_000
 TIMEOUT_S = 120.0
 MEMORY_LIMIT = "1GB"
 
-_MEASURED = [
-    f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}" for name in Statistics._fields[6:-1]
-]
+_MEASURED = [f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}" for name in Statistics._fields[6:-1]]
 _CREATE_TENSORS = f"""
 CREATE TABLE tensors AS SELECT
   record, step, rows.rank, name, path, port, number, argument, op, dtype, shape::BIGINT[] AS shape, device,

@@ -96,7 +96,9 @@ class RankFiles:
                 return
             self.whole_bytes = frame.offset + frame.size
         if self.whole_bytes < len(self._index):
-            self.problem = f"is cut off: its last {format_count(len(self._index) - self.whole_bytes, 'byte')} are no frame"
+            self.problem = (
+                f"is cut off: its last {format_count(len(self._index) - self.whole_bytes, 'byte')} are no frame"
+            )
 
     def _take_frame(self, frame: Frame) -> None:
         content = self._index[frame.offset : frame.offset + frame.size]
@@ -181,15 +183,11 @@ class RankFiles:
                 yield self._unpack_record(frame.offset + number * disk.ROW_BYTES)
 
     def _unpack_record(self, offset_in_index: int) -> TensorRecord:
-        step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(
-            self._index, offset_in_index
-        )
+        step, place, layout, offset, _, digest, flags = disk.ROW_HEAD.unpack_from(self._index, offset_in_index)
         numbers = STATISTICS.unpack_from(self._index, offset_in_index + disk.ROW_HEAD.size)
         statistics = Statistics._make((*numbers, digest.hex()))
         left_out = bool(flags & disk.LEFT_OUT)
-        return TensorRecord(
-            step, self.rank, self.places[place], self.layouts[layout], statistics, offset, left_out
-        )
+        return TensorRecord(step, self.rank, self.places[place], self.layouts[layout], statistics, offset, left_out)
 
     def values(self, record: TensorRecord) -> np.ndarray[Any, Any]:
         """Return a record's values as a read-only array on the mapped log."""
@@ -207,11 +205,7 @@ class RankFiles:
     def forget(self, record: TensorRecord) -> None:
         """Let go of the pages that a record's values were read into; they are read again when they are needed."""
         mapped = self._values.obj if record.offset >= 0 else None
-        if (
-            isinstance(mapped, mmap.mmap)
-            and hasattr(mapped, "madvise")
-            and record.layout.bytes >= MIN_FORGOTTEN_BYTES
-        ):
+        if isinstance(mapped, mmap.mmap) and hasattr(mapped, "madvise") and record.layout.bytes >= MIN_FORGOTTEN_BYTES:
             begin = record.offset - record.offset % mmap.PAGESIZE
             mapped.madvise(mmap.MADV_DONTNEED, begin, record.offset + record.layout.bytes - begin)
 
@@ -256,9 +250,7 @@ class Capture:
             elif files.end.problem:
                 problems.append(files.end.problem)
             if files.lost:
-                problems.append(
-                    f"{disk.values_name(rank)} is missing or cut off: {files.lost} values are not in it"
-                )
+                problems.append(f"{disk.values_name(rank)} is missing or cut off: {files.lost} values are not in it")
         return tuple(problems)
 
     @property
@@ -313,9 +305,7 @@ class Capture:
         if verify:
             digest = content_hash(view_memory(array.__array_interface__["data"][0], array.nbytes)).hex()
             if digest != record.statistics.hash:
-                raise CaptureError(
-                    f"the values of {record.name} at step {record.step} are not those captured"
-                )
+                raise CaptureError(f"the values of {record.name} at step {record.step} are not those captured")
         return array
 
     def forget(self, record: TensorRecord) -> None:

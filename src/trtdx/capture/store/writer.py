@@ -94,9 +94,7 @@ class CaptureWriter:
         self._layouts_written = 0
         self._new_places: list[Place] = []
         self._new_layouts: list[TensorLayout] = []
-        self._offsets_by_hash: dict[
-            bytes, int
-        ] = {}  # content -> where it is in the log, least recently met first
+        self._offsets_by_hash: dict[bytes, int] = {}  # content -> where it is in the log, least recently met first
         self._rows, self._row = bytearray(), bytearray(disk.ROW_BYTES)  # those that wait, the one being made
         self._large: list[memoryview | bytes] = []  # values after these, written from where they lie
         self._notes: list[bytes] = []
@@ -137,9 +135,7 @@ class CaptureWriter:
         with RankFiles(self.folder, self.header.rank) as before:
             if before.damaged:
                 self._files.close()
-                raise CaptureError(
-                    f"{disk.index_name(self.header.rank)} {before.problem}", fix="name a new folder"
-                )
+                raise CaptureError(f"{disk.index_name(self.header.rank)} {before.problem}", fix="name a new folder")
             self._places = {place: number for number, place in enumerate(before.places)}
             self._layouts = {
                 (layout.dtype, layout.shape, layout.device): _KnownLayout(
@@ -151,9 +147,7 @@ class CaptureWriter:
             self.records, whole_bytes = before.records, before.whole_bytes
         self._files.cut(whole_bytes)
 
-    def add(
-        self, step: int, place: Place, tensor: TensorSource, *, values: bool = False, budgeted: bool = True
-    ) -> int:
+    def add(self, step: int, place: Place, tensor: TensorSource, *, values: bool = False, budgeted: bool = True) -> int:
         """Capture one tensor.
 
         Args:
@@ -187,9 +181,7 @@ class CaptureWriter:
     def add_again(self, place: Place) -> None:
         """Capture the tensor that was added last at another place too: what leaves a module is what its last part gave."""
         number = self._places.get(place)
-        disk.ROW_PLACE.pack_into(
-            self._row, disk.ROW_PLACE_AT, self._new_place(place) if number is None else number
-        )
+        disk.ROW_PLACE.pack_into(self._row, disk.ROW_PLACE_AT, self._new_place(place) if number is None else number)
         self._rows += self._row
         self.records += 1
 

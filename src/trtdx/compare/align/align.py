@@ -136,9 +136,7 @@ class _Aligner:
             odd_pair._replace(position=position + 1 + number)
             for number, odd_pair in enumerate(self._pair_builder.odd_rank_pairs(match, pair))
         ]
-        self._notes += [
-            f"{odd_pair.name} at step {step}: {odd_pair.note}" for odd_pair in odd if odd_pair.note
-        ]
+        self._notes += [f"{odd_pair.name} at step {step}: {odd_pair.note}" for odd_pair in odd if odd_pair.note]
         return [pair, *odd]
 
     def _leave_out(self, side: str, name: str, step: int, reason: str) -> None:
@@ -213,22 +211,14 @@ class _Aligner:
         mapped = self._mapped_matches()
         matches_found = match_names(self._reference_names, self._candidate_names, dict.fromkeys(mapped))
         matches_found += [match for some in mapped.values() for match in some]
-        matches_found = [
-            part_match for match in matches_found for part_match in self._split_fused_match(match)
-        ]
+        matches_found = [part_match for match in matches_found for part_match in self._split_fused_match(match)]
         done, used = (
             {match.reference for match in matches_found},
             {match.candidate for match in matches_found},
         )
-        left = [
-            tensor
-            for name, tensor in self._reference.by_name.items()
-            if name not in done and name not in mapped
-        ]
+        left = [tensor for name, tensor in self._reference.by_name.items() if name not in done and name not in mapped]
         others = [tensor for name, tensor in self._candidate.by_name.items() if name not in used]
-        matches_found += match_by_values(
-            [tensor for tensor in left if tensor.kind == "f"], others, self._value_error
-        )
+        matches_found += match_by_values([tensor for tensor in left if tensor.kind == "f"], others, self._value_error)
         matches: dict[str, list[NameMatch]] = {}
         for match in matches_found:
             matches.setdefault(match.reference, []).append(match)
@@ -242,30 +232,21 @@ class _Aligner:
             some = matches.setdefault(name, [])
             if entry.candidate is not None:
                 inside = part.rstrip(")") if bracket else ""
-                some.append(
-                    NameMatch(name, entry.candidate, "map", reference_part=inside, changes=entry.changes)
-                )
+                some.append(NameMatch(name, entry.candidate, "map", reference_part=inside, changes=entry.changes))
         return matches
 
     def _value_error(self, reference: NamedTensor, candidate: NamedTensor) -> float:
         """Return how far two tensors are apart that no name puts together."""
-        pair = self._pair_builder.build(
-            NameMatch(reference.name, candidate.name, "shape and order"), reference.step
-        )
+        pair = self._pair_builder.build(NameMatch(reference.name, candidate.name, "shape and order"), reference.step)
         return self._pair_error(pair) if isinstance(pair, TensorPair) else float("inf")
 
     def _split_fused_match(self, match: NameMatch) -> list[NameMatch]:
         """Return a match of two fused tensors by their parts, where they are not divided in the same way."""
         reference_meaning = self._reference_names.meanings[match.reference]
         candidate_meaning = self._candidate_names.meanings[match.candidate]
-        parts = next(
-            (parts for key, parts in FUSED_PARTS.items() if reference_meaning.role.endswith(key)), ()
-        )
+        parts = next((parts for key, parts in FUSED_PARTS.items() if reference_meaning.role.endswith(key)), ())
         apart = (
-            match.reference_part
-            or match.candidate_part
-            or match.matched_by == "map"
-            or reference_meaning.port != "out"
+            match.reference_part or match.candidate_part or match.matched_by == "map" or reference_meaning.port != "out"
         )
         if apart or not parts or reference_meaning.role != candidate_meaning.role:
             return [match]
@@ -300,9 +281,7 @@ def _unmatched_reason(tensor: NamedTensor, names: SideNames, others: SideNames, 
     meaning = names.meanings[tensor.name]
     if meaning.scope.startswith("tensor "):
         return "only in the compiled graph" if graph else "no tensor of that name"
-    ports = others.by_role.get((meaning.role, meaning.port)) or others.by_scope.get(
-        (meaning.scope, meaning.port)
-    )
+    ports = others.by_role.get((meaning.role, meaning.port)) or others.by_scope.get((meaning.scope, meaning.port))
     if ports:
         if graph:
             return "only in the compiled graph"

@@ -65,9 +65,7 @@ class DataFlow:
         place, cache = reference_place(pair), cache_part(pair)
         if cache:
             inside, part = self._earlier_below(pair, self.module_of(pair)), cache.split(".")[1][:1]
-            same_part = [
-                inner for inner in inside if reference_place(inner).path.rpartition(".")[2].startswith(part)
-            ]
+            same_part = [inner for inner in inside if reference_place(inner).path.rpartition(".")[2].startswith(part)]
             return (same_part or inside) if self.module_of(pair) else []
         if place.port == "out" and place.path:
             return self._earlier_below(pair, place.path)[-3:] + self.inputs_of(pair.step, place.path)
@@ -77,11 +75,7 @@ class DataFlow:
 
     def _earlier_below(self, pair: TensorPair, path: str) -> list[TensorPair]:
         """Return what passes the borders of a module's own parts, up to a pair."""
-        return [
-            inner
-            for inner in self._below.get((pair.step, path), ())
-            if self.order_of(inner) < self.order_of(pair)
-        ]
+        return [inner for inner in self._below.get((pair.step, path), ()) if self.order_of(inner) < self.order_of(pair)]
 
 
 def cache_part(pair: TensorPair) -> str:

@@ -15,17 +15,13 @@ def is_in_experts(name: str) -> bool:
     return bool(_IN_EXPERTS.match(name))
 
 
-def has_same_experts(
-    reference: SideTensors, candidate: SideTensors, name: str, steps: tuple[int, int]
-) -> bool:
+def has_same_experts(reference: SideTensors, candidate: SideTensors, name: str, steps: tuple[int, int]) -> bool:
     """Whether both sides sent the same tokens to the same experts, and one kind of engine put them in order."""
     if reference.capture.header.engine != candidate.capture.header.engine:
         return False
     inside = _IN_EXPERTS.match(name)
     block = inside[1] if inside else ""
-    return _expert_choice_hashes(reference, block, steps[0]) == _expert_choice_hashes(
-        candidate, block, steps[1]
-    )
+    return _expert_choice_hashes(reference, block, steps[0]) == _expert_choice_hashes(candidate, block, steps[1])
 
 
 def _expert_choice_hashes(side: SideTensors, block: str, step: int) -> list[str]:

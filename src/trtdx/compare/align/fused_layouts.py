@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     Changes = tuple[tuple[LayoutChange, ...], tuple[LayoutChange, ...]]
 
 FUSED_PARTS = {"attention.qkv": ("q", "k", "v"), "mlp.gate_up": ("gate", "up")}
-_UP_FIRST = {
-    "fused_fc"
-}  # TensorRT-LLM: [gate | fc], where its gate is up and its fc what the activation is of
+_UP_FIRST = {"fused_fc"}  # TensorRT-LLM: [gate | fc], where its gate is up and its fc what the activation is of
 _BY_GROUP = {"linear_qkv", "wqkv"}
 _BLOCKS_OF_QKV = re.compile(r"glm", re.IGNORECASE)  # architectures whose query_key_value is q | k | v
 _PART_TEXT = re.compile(r"(?:part (\w+) of|(regroup)) (?:(\d+) x )?((?:\w+:\d+ ?)+)")
@@ -81,11 +79,7 @@ class FusedLayout(NamedTuple):
         """Return the same parts in other orders, to say so where the values fit one of them."""
         import itertools
 
-        return [
-            FusedLayout(self.groups, order)
-            for order in itertools.permutations(self.parts)
-            if order != self.parts
-        ]
+        return [FusedLayout(self.groups, order) for order in itertools.permutations(self.parts) if order != self.parts]
 
 
 def parse_fused_part(text: str) -> LayoutChange:
@@ -99,9 +93,7 @@ def parse_fused_part(text: str) -> LayoutChange:
     return split.regroup_change() if match[2] else split.part_change(match[1])
 
 
-def declared_layout(
-    module: str, architecture: str, widths: dict[str, int], head_size: int
-) -> FusedLayout | None:
+def declared_layout(module: str, architecture: str, widths: dict[str, int], head_size: int) -> FusedLayout | None:
     """Return how a fused module's output is divided, as its name declares.
 
     The architecture is the class of the model or of the module around it. A head of 0 columns is not known.
@@ -112,9 +104,7 @@ def declared_layout(
     if "gate" in widths:
         names = ("up", "gate") if module in _UP_FIRST else ("gate", "up")
         return FusedLayout(1, tuple((name, widths[name]) for name in names))
-    by_group = module in _BY_GROUP or (
-        module == "query_key_value" and not _BLOCKS_OF_QKV.search(architecture)
-    )
+    by_group = module in _BY_GROUP or (module == "query_key_value" and not _BLOCKS_OF_QKV.search(architecture))
     if not by_group:
         return FusedLayout(1, tuple((name, widths[name]) for name in ("q", "k", "v")))
     if not head_size or widths["k"] % head_size:
@@ -173,9 +163,7 @@ class FusedLayouts:
         )
         if layout is None:
             return f"{module} holds queries, keys and values by heads, and the size of a head is not known"
-        share = (
-            layout.shard_layout(len(named.records)) if named.records[0].layout.shape[-1] != total else layout
-        )
+        share = layout.shard_layout(len(named.records)) if named.records[0].layout.shape[-1] != total else layout
         if share is None:
             return f"{module} cannot be divided evenly among {len(named.records)} ranks"
         return share
@@ -196,9 +184,7 @@ class FusedLayouts:
             return False
         return list(dict(one.parts)) == list(dict(other.parts)) and (one.groups > 1) == (other.groups > 1)
 
-    def _part_widths(
-        self, above: str, parts: tuple[str, ...], others: SideNames, total: int
-    ) -> dict[str, int] | str:
+    def _part_widths(self, above: str, parts: tuple[str, ...], others: SideNames, total: int) -> dict[str, int] | str:
         """Return the columns of each part: those of the other side's own tensors, or what the cache and the sum tell."""
         widths: dict[str, int] = {}
         for part in parts:

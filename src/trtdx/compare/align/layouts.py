@@ -137,9 +137,7 @@ def changed_shape(shape: Sequence[int], changes: Sequence[LayoutChange]) -> tupl
 
 def token_forms(shape: tuple[int, ...], step_tokens: StepTokens, name: str = "") -> list[str]:
     """Return how a tensor of a shape can hold a step's tokens, the likeliest first."""
-    possible = (
-        _packed_forms(shape, step_tokens) if len(step_tokens.shape) == 1 else _batch_forms(shape, step_tokens)
-    )
+    possible = _packed_forms(shape, step_tokens) if len(step_tokens.shape) == 1 else _batch_forms(shape, step_tokens)
     if possible[:2] == [TOKENS_FIRST, HEADS_FIRST] and len(shape) == 4 and _HEADS_LIKELY.search(name):
         possible[:2] = [HEADS_FIRST, TOKENS_FIRST]
     return possible
@@ -156,9 +154,7 @@ def _batch_forms(shape: tuple[int, ...], step_tokens: StepTokens) -> list[str]:
         ),
         (
             PAST,
-            len(shape) == 4
-            and step_tokens.total > 0
-            and (shape[0], shape[2]) == (rows, step_tokens.total - count),
+            len(shape) == 4 and step_tokens.total > 0 and (shape[0], shape[2]) == (rows, step_tokens.total - count),
         ),
         (COLUMNS, step_tokens.total > 0 and shape == (rows, step_tokens.total)),
         (FLAT, shape[:1] == (rows * count,)),
@@ -196,9 +192,7 @@ def consistent_forms(shapes: Sequence[tuple[tuple[int, ...], StepTokens]], name:
     common: list[str] | None = None
     for shape, fed in shapes:
         here = token_forms(shape, fed, name)
-        common = (
-            here if common is None else [form for form in common if form in here or _is_same_form(form, here)]
-        )
+        common = here if common is None else [form for form in common if form in here or _is_same_form(form, here)]
     return common or []
 
 

@@ -57,9 +57,7 @@ class TensorMapping(NamedTuple):
         written: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=1000)
         return written if plain else ""
 
-    def resolve_names(
-        self, reference_names: Iterable[str], candidate_names: Iterable[str]
-    ) -> dict[str, MappingEntry]:
+    def resolve_names(self, reference_names: Iterable[str], candidate_names: Iterable[str]) -> dict[str, MappingEntry]:
         """Return an entry for each name of the reference that the mapping tells of.
 
         Raises:
@@ -92,9 +90,7 @@ def _fill_stars(pattern: str, stars: tuple[str, ...]) -> str:
     pieces = pattern.split("*")
     if len(pieces) - 1 > len(stars):
         raise InputError(f"{pattern!r} has more stars than the reference's name")
-    return "".join(
-        piece + (stars[number] if number < len(pieces) - 1 else "") for number, piece in enumerate(pieces)
-    )
+    return "".join(piece + (stars[number] if number < len(pieces) - 1 else "") for number, piece in enumerate(pieces))
 
 
 def parse_mapping(text: str, file: str = "the mapping") -> TensorMapping:
@@ -109,9 +105,7 @@ def parse_mapping(text: str, file: str = "the mapping") -> TensorMapping:
         raise InputError(f"{file} is not YAML: {str(err).splitlines()[0]}") from err
     data = {} if data is None else data
     if not isinstance(data, dict):
-        raise InputError(
-            f"{file} is not a mapping", fix="write a line for each tensor: REFERENCE: CANDIDATE | CHANGE"
-        )
+        raise InputError(f"{file} is not a mapping", fix="write a line for each tensor: REFERENCE: CANDIDATE | CHANGE")
     return TensorMapping({str(name): _parse_entry(str(name), value, file) for name, value in data.items()})
 
 
@@ -119,9 +113,7 @@ def _parse_entry(name: str, value: object, file: str) -> MappingEntry:
     if value is None:
         return MappingEntry(None)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(
-            f"{file}: {name} is mapped to {value!r}", fix="name a tensor of the candidate, or null"
-        )
+        raise InputError(f"{file}: {name} is mapped to {value!r}", fix="name a tensor of the candidate, or null")
     candidate, *changes = (part.strip() for part in value.split(" | "))
     for change in changes:
         if not _JOINS.fullmatch(change):
@@ -142,9 +134,7 @@ def read_mapping(host: Host, path: str) -> TensorMapping:
         raise InputError(f"{path} is not text") from err
 
 
-def mapping_from_pairs(
-    pairs: Iterable[TensorPair], stated: dict[str, MappingEntry] | None = None
-) -> TensorMapping:
+def mapping_from_pairs(pairs: Iterable[TensorPair], stated: dict[str, MappingEntry] | None = None) -> TensorMapping:
     """Return an alignment as a mapping, to be seen, saved and corrected; of steps, the first that has a tensor.
 
     What a mapping stated before stays.
@@ -180,9 +170,7 @@ def parse_requested_layout(changes: tuple[str, ...]) -> RequestedLayout:
     for text in changes:
         word, _, rest = text.partition(" ")
         if word == "reference":
-            requested = requested._replace(
-                reference_changes=(*requested.reference_changes, parse_change(rest))
-            )
+            requested = requested._replace(reference_changes=(*requested.reference_changes, parse_change(rest)))
         elif word in ("sum", "concatenate"):
             requested = requested._replace(join=text)
         elif word == "rank":
@@ -190,7 +178,5 @@ def parse_requested_layout(changes: tuple[str, ...]) -> RequestedLayout:
         elif word == "pages":
             requested = requested._replace(pages=rest)
         elif word not in ("columns", "mask", "regroup"):  # done again wherever they are needed
-            requested = requested._replace(
-                candidate_changes=(*requested.candidate_changes, parse_change(text))
-            )
+            requested = requested._replace(candidate_changes=(*requested.candidate_changes, parse_change(text)))
     return requested

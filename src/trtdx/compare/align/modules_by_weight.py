@@ -60,9 +60,7 @@ def modules_by_weights(known: SideSpec, nameless: SideSpec) -> dict[str, str]:
         left = list(_iterate_weights(graph, graph.inserted))
         if not left:
             return {}
-        others = list(
-            _weights_of_folder(Path(known.path)) if known.kind == "hf" else _weights_of_graph(known.path)
-        )
+        others = list(_weights_of_folder(Path(known.path)) if known.kind == "hf" else _weights_of_graph(known.path))
     except (TrtdxError, OSError, ValueError):  # what cannot be read is told when it is run
         return {}
     return _claim_modules(graph, left, others)
@@ -74,9 +72,7 @@ def _claim_modules(graph: OnnxGraph, left: list[WeightSample], known: list[Weigh
     used_modules = {scope[-1] for at, scope in enumerate(graph.scopes) if scope and at not in graph.inserted}
     named_modules = _modules_from_weight_names(graph, left, known)
     attention_outputs = {
-        str(graph.nodes[at].outputs[0].name)
-        for at in graph.inserted
-        if graph.nodes[at].op_type == "Attention"
+        str(graph.nodes[at].outputs[0].name) for at in graph.inserted if graph.nodes[at].op_type == "Attention"
     }
     for sample in left:
         module = named_modules.get(sample.name) or _module_of_weight(sample, known)
@@ -89,9 +85,7 @@ def _claim_modules(graph: OnnxGraph, left: list[WeightSample], known: list[Weigh
     return modules | _modules_by_elimination(graph, unclaimed, known, modules)
 
 
-def _modules_from_weight_names(
-    graph: OnnxGraph, left: list[WeightSample], known: list[WeightSample]
-) -> dict[str, str]:
+def _modules_from_weight_names(graph: OnnxGraph, left: list[WeightSample], known: list[WeightSample]) -> dict[str, str]:
     """Return the modules that the names of weights tell: "model.norm.weight"; one weight may be of two kinds of module."""
     modules = {(sample.kind, sample.name) for sample in known}
     kinds = {sample.name: sample.kind for sample in left}
@@ -118,9 +112,7 @@ def _modules_by_elimination(
     scopes |= {numbers[name]: _module_chain(module) for name, module in claimed.items()}
     around = ScopeFinder(graph).scopes_between_neighbours(scopes)
     missing = {
-        sample.name: sample
-        for sample in known
-        if sample.name not in claimed.values() and sample.kind == PRODUCT
+        sample.name: sample for sample in known if sample.name not in claimed.values() and sample.kind == PRODUCT
     }
     by_layer: dict[tuple[str, tuple[int, ...]], tuple[list[str], list[str]]] = {}
     for sample in left:
@@ -253,8 +245,7 @@ def _constant_behind(graph: OnnxGraph, value: Any, depth: int = 0) -> Any:
 def _dequantise_blocks(node: Any) -> Any:
     """Return the weight of a MatMulNBits with its scales, zero points left out: channels are centred anyway."""
     constants = [
-        None if value is None or value.const_value is None else value.const_value.numpy()
-        for value in node.inputs[1:3]
+        None if value is None or value.const_value is None else value.const_value.numpy() for value in node.inputs[1:3]
     ]
     bits = node.attributes.get_int("bits", 4)
     if constants[0] is None or constants[1] is None or bits not in (4, 8):

@@ -56,9 +56,7 @@ class SideNames:
             self.by_role.setdefault((meaning.role, meaning.port), []).append(tensor)
 
 
-def match_names(
-    reference: SideNames, candidate: SideNames, mapped: dict[str, NameMatch | None]
-) -> list[NameMatch]:
+def match_names(reference: SideNames, candidate: SideNames, mapped: dict[str, NameMatch | None]) -> list[NameMatch]:
     """Return the matches that names tell, in no order.
 
     What the user's mapping says stands: none is for a tensor that is to be left out.
@@ -67,18 +65,12 @@ def match_names(
     used = {match.candidate for match in matches.values()}
     free = [name for name in reference.tensors if name not in mapped]
     counted = (
-        _numbered_ports(reference) | _numbered_ports(candidate)
-        if reference.is_graph and candidate.is_graph
-        else set()
+        _numbered_ports(reference) | _numbered_ports(candidate) if reference.is_graph and candidate.is_graph else set()
     )
     called = _match_calls(reference, candidate)
     for name in free:
         other = candidate.tensors.get(called.get(name, name))
-        if (
-            other is not None
-            and other.name not in used | counted
-            and _have_same_kind(reference.tensors[name], other)
-        ):
+        if other is not None and other.name not in used | counted and _have_same_kind(reference.tensors[name], other):
             matches[name] = NameMatch(name, other.name, "name")
             used.add(other.name)
     for how, our_groups, their_groups in (
@@ -292,9 +284,7 @@ def _match_logits(reference: SideNames, candidate: SideNames, done: set[str]) ->
     return []
 
 
-def _match_fused_parts(
-    reference: SideNames, candidate: SideNames, done: set[str], used: set[str]
-) -> list[NameMatch]:
+def _match_fused_parts(reference: SideNames, candidate: SideNames, done: set[str], used: set[str]) -> list[NameMatch]:
     """Return the parts of what one side keeps together and the other apart."""
     matches: list[NameMatch] = []
     for one, other, turned in ((reference, candidate, False), (candidate, reference, True)):

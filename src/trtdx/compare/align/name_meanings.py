@@ -60,9 +60,7 @@ _TABLES = {
     top: [(re.compile(pattern), role) for pattern, role in table]
     for top, table in ((True, _AT_TOP), (False, _IN_LAYER))
 }
-ROW_PARALLEL = re.compile(
-    r"(?:attention\.o|mlp\.(?:.*\.)?down|embedding)$"
-)  # each rank may hold a partial sum
+ROW_PARALLEL = re.compile(r"(?:attention\.o|mlp\.(?:.*\.)?down|embedding)$")  # each rank may hold a partial sum
 _PLACE_NAME = re.compile(r"(.*?):(in|out)(?:\[(\d+)\]|\.(.+))?")
 _DEBUG_NAMES = [  # names that TensorRT-LLM's models register, see `register_network_output`
     (re.compile(r"(?:decoder_|encoder_)?layer_(\d+)_output"), r"layers.\1"),

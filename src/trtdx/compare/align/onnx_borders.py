@@ -73,9 +73,7 @@ def _scaled_ports(graph: OnnxGraph, call: ModuleCall) -> set[str]:
 
 def _has_scalar_operand(node: Any) -> bool:
     """Whether a node computes one value with a single number."""
-    constants = [
-        value.const_value for value in node.inputs if value is not None and value.const_value is not None
-    ]
+    constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     return node.op_type in ("Add", "Sub", "Mul", "Div") and len(constants) == 1 and constants[0].size == 1
 
 

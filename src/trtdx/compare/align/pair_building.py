@@ -118,9 +118,7 @@ class PairBuilder:
     def _token_forms(self, side: int, name: str, changes: tuple[LayoutChange, ...]) -> list[str]:
         key = side, name, changes
         if key not in self._forms:
-            reading, fed = ((self.reference, self.tokens.reference), (self.candidate, self.tokens.candidate))[
-                side
-            ]
+            reading, fed = ((self.reference, self.tokens.reference), (self.candidate, self.tokens.candidate))[side]
             shapes: dict[tuple[Any, Any], Any] = {}
             for step, records in reading.steps_with(name):
                 if step in fed:
@@ -154,9 +152,7 @@ class PairBuilder:
                 reason = reason or rows
                 continue
             steps, tokens = rows
-            groups = [
-                self.candidate.steps[candidate_step].get(match.candidate, ()) for candidate_step in steps
-            ]
+            groups = [self.candidate.steps[candidate_step].get(match.candidate, ()) for candidate_step in steps]
             if not all(groups):
                 reason = f"the candidate does not have it at step {steps[groups.index(())]}"
                 continue
@@ -182,17 +178,12 @@ class PairBuilder:
     ) -> PairPlan | str:
         feds = self.tokens.reference[steps[0]], self.tokens.candidate[steps[1]]
         candidate_records = _records_of_rank(groups[0], requested)
-        shapes_and_ranks = [
-            (_record_shapes(group), _count_distinct(group)) for group in (records, candidate_records)
-        ]
+        shapes_and_ranks = [(_record_shapes(group), _count_distinct(group)) for group in (records, candidate_records)]
         key = match, forms, *shapes_and_ranks, feds[0].shape, feds[1].shape
         if key not in self._plans:
-            reference_shapes = [
-                changed_shape(shape, requested.reference_changes) for shape in _record_shapes(records)
-            ]
+            reference_shapes = [changed_shape(shape, requested.reference_changes) for shape in _record_shapes(records)]
             candidate_shapes = [
-                changed_shape(shape, requested.candidate_changes)
-                for shape in _record_shapes(candidate_records)
+                changed_shape(shape, requested.candidate_changes) for shape in _record_shapes(candidate_records)
             ]
             widths = [features_per_token(shape, forms[0]) for shape in reference_shapes]
             candidate_widths = [features_per_token(shape, forms[1]) for shape in candidate_shapes]
@@ -235,9 +226,7 @@ class PairBuilder:
         """Return what leaves the modules of one kind, those of all layers."""
         groups = self.candidate_names.by_role.items()
         return [
-            group[0].records
-            for (role, port), group in groups
-            if port == "out" and _LAYER_NUMBER.sub("", role) == kind
+            group[0].records for (role, port), group in groups if port == "out" and _LAYER_NUMBER.sub("", role) == kind
         ]
 
     def _is_logits(self, match: NameMatch) -> bool:
@@ -280,14 +269,8 @@ class PairBuilder:
         """Return fused shards side by side as the whole fused tensor would be."""
         if aligned.join != "concatenate -1" or match.reference_part or match.candidate_part:
             return aligned
-        split = self.fused_layouts.joined_shards(
-            side, (match.reference, match.candidate)[side], len(aligned.records)
-        )
-        return (
-            aligned._replace(joined_changes=(split.regroup_change(), *aligned.joined_changes))
-            if split
-            else aligned
-        )
+        split = self.fused_layouts.joined_shards(side, (match.reference, match.candidate)[side], len(aligned.records))
+        return aligned._replace(joined_changes=(split.regroup_change(), *aligned.joined_changes)) if split else aligned
 
     def _choose_sum_or_copy(self, pair: TensorPair, groups: Sequence[Group]) -> TensorPair:
         """Return a pair of partial sums, or of copies where ranks differ in noise only: already exchanged."""

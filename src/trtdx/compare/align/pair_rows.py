@@ -132,18 +132,12 @@ class AlignedRows:
     def span(self, span: slice) -> Array:
         for begin, end, shards in zip(self._starts[:-1], self._starts[1:], self._steps, strict=True):
             if begin <= span.start and span.stop <= end:
-                return self._join_shards(
-                    [shard.span(span.start - begin, span.stop - begin) for shard in shards]
-                )
+                return self._join_shards([shard.span(span.start - begin, span.stop - begin) for shard in shards])
         return self.take(np.arange(span.start, span.stop))
 
     def take(self, rows: Array) -> Array:
         """Return some rows, in their order."""
-        if (
-            len(rows)
-            and rows[-1] - rows[0] == len(rows) - 1
-            and (len(rows) < 3 or (np.diff(rows) == 1).all())
-        ):
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (len(rows) < 3 or (np.diff(rows) == 1).all()):
             for begin, end in zip(self._starts[:-1], self._starts[1:], strict=True):
                 if begin <= rows[0] and rows[-1] < end:
                     return self.span(slice(int(rows[0]), int(rows[-1]) + 1))

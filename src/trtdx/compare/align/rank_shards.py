@@ -52,9 +52,7 @@ def plan_join(ranks: RankContents, width: int, *, partial: bool, trims: bool) ->
     if total == width:
         return ShardJoin(everything, "concatenate -1")
     distinct = width // widths[0] if set(widths) == {widths[0]} and widths[0] else 0
-    if (
-        distinct and width % widths[0] == 0 and len(widths) % distinct == 0
-    ):  # heads of which several ranks have one
+    if distinct and width % widths[0] == 0 and len(widths) % distinct == 0:  # heads of which several ranks have one
         return ShardJoin(everything[:: len(widths) // distinct], "concatenate -1")
     if trims and total > width and (len(widths) == 1 or widths[0] < width):
         return ShardJoin(everything, "concatenate -1" if len(widths) > 1 else "", columns=width)

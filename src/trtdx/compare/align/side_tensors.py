@@ -74,9 +74,7 @@ class SideTensors:
         """Find out whether the stages of a pipeline number their layers from 0 each."""
         self.offsets: dict[int, int] = {}
         ranks = self.capture.ranks
-        counts = {
-            rank: count_layers(place.path for place in self.capture.files(rank).places) for rank in ranks
-        }
+        counts = {rank: count_layers(place.path for place in self.capture.files(rank).places) for rank in ranks}
         layer_count = max(counts.values(), default=0)
         self.layers = layer_count
         if len(ranks) < 2 or not layer_count or layers <= layer_count or layers % layer_count:
@@ -107,8 +105,7 @@ class SideTensors:
     def reorder_steps(self, key: Callable[[str], Any]) -> None:
         """Put the tensors of each step in another order."""
         self.steps = {
-            step: {name: tensors[name] for name in sorted(tensors, key=key)}
-            for step, tensors in self.steps.items()
+            step: {name: tensors[name] for name in sorted(tensors, key=key)} for step, tensors in self.steps.items()
         }
 
     def steps_with(self, name: str) -> Iterator[tuple[int, tuple[TensorRecord, ...]]]:
@@ -132,11 +129,7 @@ def _is_empty(records: tuple[TensorRecord, ...]) -> bool:
 
 def _offset_layer(name: str, offset: int) -> str:
     """Return a name with its layer counted from the pipeline's beginning."""
-    return (
-        _LAYER_INDEX.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1)
-        if offset
-        else name
-    )
+    return _LAYER_INDEX.sub(lambda match: f"{match[1]}{int(match[2]) + offset}", name, count=1) if offset else name
 
 
 def sort_by_data_flow(names: list[str]) -> list[str]:

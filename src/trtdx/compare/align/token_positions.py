@@ -138,9 +138,7 @@ def _batch_tokens(side: SideTensors, step: int, ids: Array, counts_before: dict[
     else:
         position = before + np.arange(count)
     sequence = np.repeat(np.arange(rows), count)
-    return StepTokens(
-        step, (rows, count), sequence, np.asarray(position, np.int64).ravel(), ids.ravel(), real
-    )
+    return StepTokens(step, (rows, count), sequence, np.asarray(position, np.int64).ravel(), ids.ravel(), real)
 
 
 def _count_before(position_ids: Array | None, counts_before: Array, real: Array) -> Array | int:
@@ -255,9 +253,7 @@ class TokenMatching:
         mine, at = mine[hit], at[hit]
         return tuple(used.tolist()), TokenRows(mine, table.row[at], fed.sequence[mine], fed.position[mine])
 
-    def _locate_tokens(
-        self, keys: Array, steps: Sequence[int], which: str
-    ) -> tuple[TokenTable, Array, Array]:
+    def _locate_tokens(self, keys: Array, steps: Sequence[int], which: str) -> tuple[TokenTable, Array, Array]:
         """Return where some tokens are in some steps of the candidate, and which of them are there."""
         table = self._token_table(steps, which)
         at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
@@ -319,9 +315,7 @@ class TokenMatching:
         for row, tokens in candidate.items():
             name = self._reference_sequence(row)
             reference_tokens = reference.get(name, {})
-            apart = [
-                at for at, token in tokens.items() if at in reference_tokens and reference_tokens[at] != token
-            ]
+            apart = [at for at, token in tokens.items() if at in reference_tokens and reference_tokens[at] != token]
             if apart:
                 limits[name] = first = min(apart)
                 self.notes.append(

@@ -49,9 +49,7 @@ def collect_suspect(
         reference_inputs=_module_inputs(reference, path, step) | _cache_before(reference, step),
         candidate_inputs={pair.name: arrays[pair.name] for pair in entering if pair.name in arrays}
         | _cache_before(candidate, step),
-        candidate_outputs={
-            name: array for name, array in arrays.items() if not name.startswith(f"{path}:in")
-        },
+        candidate_outputs={name: array for name, array in arrays.items() if not name.startswith(f"{path}:in")},
         counted_tokens=_prompt_mask(reference, step),
         dtype=infer_candidate_dtype(pairs),
         rerun_candidate=rerun,

@@ -79,9 +79,7 @@ class ModuleBench:
                 fix="compare with captures of its parts: --tap '**'",
             )
         self.dtype = candidate_compute_dtype(suspect)
-        large = size > (
-            MOST_FLOAT64_WEIGHTS if self.dtype in LOW_PRECISION_DTYPES else 5 * MOST_FLOAT64_WEIGHTS
-        )
+        large = size > (MOST_FLOAT64_WEIGHTS if self.dtype in LOW_PRECISION_DTYPES else 5 * MOST_FLOAT64_WEIGHTS)
         exact = self.exact_dtype = torch.float32 if large else torch.float64
         self.module, self._prepared = copy_in_dtype(ready.module, exact), ready
         self.inputs, self.past = cast_all(ready.tensors, exact), cast_all(ready.past, exact)
@@ -95,15 +93,11 @@ class ModuleBench:
         if not self.targets:
             raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
         self._counted_rows = {name: self._find_counted_rows(tensor) for name, tensor in self.truth.items()}
-        self.target_sizes = {
-            name: self._sum_of_squares(name, tensor) or 1.0 for name, tensor in self.truth.items()
-        }
+        self.target_sizes = {name: self._sum_of_squares(name, tensor) or 1.0 for name, tensor in self.truth.items()}
         self._rounding_noise = self._rounding_noises()
         self._tolerated_errors = {name: self._tolerated_error(name) for name in self.targets}
         self.residual = self.squared_error(self.truth)
-        self.noise = sum(
-            noise for name, noise in self._rounding_noise.items() if not self._tolerated_errors[name]
-        )
+        self.noise = sum(noise for name, noise in self._rounding_noise.items() if not self._tolerated_errors[name])
 
     @property
     def is_late(self) -> bool:
@@ -148,8 +142,7 @@ class ModuleBench:
     def squared_error(self, outputs: Outputs) -> float:
         """Return the squared distance from the candidate, each tensor's relative to its size, beyond what it may have."""
         return sum(
-            max(0.0, self.tensor_error(name, outputs[name]) - self._tolerated_errors[name])
-            for name in self.targets
+            max(0.0, self.tensor_error(name, outputs[name]) - self._tolerated_errors[name]) for name in self.targets
         )
 
     def tensor_error(self, name: str, got: Tensor) -> float:
@@ -177,9 +170,7 @@ class ModuleBench:
 
     def explained_share(self, outputs: Outputs) -> float:
         """Return the share of the squared difference that outputs explain; what rounding does counts as explained."""
-        left = max(
-            0.0, self.squared_error(outputs) - 1.1 * self.noise * max(1.0, self.relative_size(outputs))
-        )
+        left = max(0.0, self.squared_error(outputs) - 1.1 * self.noise * max(1.0, self.relative_size(outputs)))
         return 1.0 - left / max(self.residual - self.noise, 1e-300)
 
     def cross_validated_share(self, outputs: Outputs) -> float:
@@ -198,10 +189,7 @@ class ModuleBench:
                 if target is None or got is None or truth is None:
                     return 1.0
                 scale = math.sqrt(self.target_sizes[name] / max(1, self.targets[name].numel()))
-                left += (
-                    _squared_distance(target, got.double().reshape(target.shape), scale)
-                    / self.target_sizes[name]
-                )
+                left += _squared_distance(target, got.double().reshape(target.shape), scale) / self.target_sizes[name]
                 total += _squared_distance(target, truth.double(), scale) / self.target_sizes[name]
             allowed = self.noise * max(1.0, self.relative_size(outputs))
             if total > LEAST_HALF_SHARE * self.residual and total > 2 * allowed:
@@ -280,9 +268,7 @@ class ModuleBench:
     @contextmanager
     def candidate_precision(self) -> Iterator[None]:
         """Compute in the candidate's precision inside the block, for what depends on how numbers were rounded before."""
-        low = getattr(
-            torch, self.dtype if self.dtype in LOW_PRECISION_DTYPES and "8" not in self.dtype else "float32"
-        )
+        low = getattr(torch, self.dtype if self.dtype in LOW_PRECISION_DTYPES and "8" not in self.dtype else "float32")
         before = self.module, self.inputs, self.past
         self.module = copy_in_dtype(self.module, low)
         self.inputs, self.past = cast_all(self.inputs, low), cast_all(self.past, low)
@@ -325,9 +311,7 @@ class ModuleBench:
             (
                 int(other_match[2])
                 for path in modules
-                if (other_match := _LAYER_PATH.match(path))
-                and other_match[1] == layer_match[1]
-                and not other_match[3]
+                if (other_match := _LAYER_PATH.match(path)) and other_match[1] == layer_match[1] and not other_match[3]
             ),
             key=lambda number: (abs(number - own_number), number),
         )

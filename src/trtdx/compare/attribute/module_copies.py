@@ -33,9 +33,7 @@ def override_attributes(owner: Any, **values: Any) -> Iterator[None]:
         if name in owner._parameters:
             like = before[name]
             new_value = None if value is None else value.to(like.dtype if like is not None else torch.float64)
-            owner._parameters[name] = (
-                None if new_value is None else torch.nn.Parameter(new_value, requires_grad=False)
-            )
+            owner._parameters[name] = None if new_value is None else torch.nn.Parameter(new_value, requires_grad=False)
         else:
             setattr(owner, name, value)
     try:
@@ -87,9 +85,7 @@ def copy_in_dtype(module: Any, dtype: Any) -> Any:
 
 def cast_all(tensors: Mapping[str, Tensor], dtype: Any) -> Outputs:
     """Return tensors with those that are floating in another type."""
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()
-    }
+    return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def scale_output(factor: float) -> Callable[[Any, Any], Any]:

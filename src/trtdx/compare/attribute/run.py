@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Suspect", "choose_cause", "explanation_degree", "find_causes"]
 EXPLAINED_SHARE, PARTLY_SHARE = 0.9, 0.5
-CLEAR_FACTOR = 0.6  # of what the runner-up leaves over, which is the most that a cause may leave that does not explain all
+CLEAR_FACTOR = (
+    0.6  # of what the runner-up leaves over, which is the most that a cause may leave that does not explain all
+)
 LEAST_SHARE = 0.1
 FREEDOM_COST = 0.5  # decades that a number that was searched has to bring in what is left over
 TIE_DECADES = 0.15  # decades: closer than this nobody can tell two apart
@@ -202,9 +204,7 @@ def _recheck_on_halves(scored: ScoredMistake, bench: ModuleBench) -> ScoredMista
 
 def _dtype_causes(bench: ModuleBench) -> list[ScoredMistake]:
     """Return what the candidate's type does, where there is nothing else to explain."""
-    return _best_of_codes(precision.narrow_dtype_mistakes(bench)) or _best_of_codes(
-        masks.mask_tensor_mistakes(bench)
-    )
+    return _best_of_codes(precision.narrow_dtype_mistakes(bench)) or _best_of_codes(masks.mask_tensor_mistakes(bench))
 
 
 def _best_of_codes(mistakes: Iterator[Mistake]) -> list[ScoredMistake]:

@@ -62,9 +62,9 @@ def fit_scalar(
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         low, high = (low, right) if wrong(back(left)) <= wrong(back(right)) else (left, high)
     best_value = min(known, key=lambda value: known[value])
-    for nice in sorted(
-        (value for value in exact if value > 0), key=lambda value: abs(math.log(value / best_value))
-    )[:1]:
+    for nice in sorted((value for value in exact if value > 0), key=lambda value: abs(math.log(value / best_value)))[
+        :1
+    ]:
         if wrong(nice) <= 1.05 * known[best_value] + bench.noise:
             best_value = nice
     return best_value, outputs(best_value)

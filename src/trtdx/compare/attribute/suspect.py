@@ -53,12 +53,8 @@ class Suspect(NamedTuple):
 
 def prepare_suspect_module(suspect: Suspect, engine: Any) -> PreparedCall:
     """Return the module ready to be called: with the candidate's inputs where they are known, else the reference's."""
-    reference_inputs = {
-        _strip_path(name, suspect.path): array for name, array in suspect.reference_inputs.items()
-    }
-    candidate_inputs = {
-        _strip_path(name, suspect.path): array for name, array in suspect.candidate_inputs.items()
-    }
+    reference_inputs = {_strip_path(name, suspect.path): array for name, array in suspect.reference_inputs.items()}
+    candidate_inputs = {_strip_path(name, suspect.path): array for name, array in suspect.candidate_inputs.items()}
     dtypes = {name: info.dtype for name, info in engine.replay_inputs(suspect.path, suspect.call).items()}
     tensors = {}
     for name in reference_inputs or candidate_inputs:
@@ -71,9 +67,7 @@ def prepare_suspect_module(suspect: Suspect, engine: Any) -> PreparedCall:
         for name in candidate_inputs
         if name.startswith("past.")
     }
-    tensors = {
-        name: tensor for name, tensor in tensors.items() if not name.startswith("past.") or name in dtypes
-    }
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("past.") or name in dtypes}
     return prepare_call(engine, suspect.path, tensors, call=suspect.call, step=suspect.step)
 
 

@@ -27,9 +27,7 @@ class ChangedAnswers(NamedTuple):
     compared: int
 
 
-def count_changed_answers(
-    judged_pairs: Sequence[JudgedPair], reference: Side, candidate: Side
-) -> ChangedAnswers:
+def count_changed_answers(judged_pairs: Sequence[JudgedPair], reference: Side, candidate: Side) -> ChangedAnswers:
     """Return for how many tokens the largest logit is another one, where logits are further off than precision explains."""
     import numpy as np
 
@@ -83,9 +81,7 @@ def find_same_kind_errors(judged_pairs: Sequence[JudgedPair], first: JudgedPair)
     }
 
 
-def tolerate_explained(
-    judged_pairs: Sequence[JudgedPair], explained: Collection[tuple[int, str]]
-) -> list[JudgedPair]:
+def tolerate_explained(judged_pairs: Sequence[JudgedPair], explained: Collection[tuple[int, str]]) -> list[JudgedPair]:
     """Return the verdicts with what is explained and tolerated taken for noise."""
     return [
         judged_pair._replace(verdict=PairVerdict.NOISE, note="explained")

@@ -57,9 +57,7 @@ class CutGraph:
     def value_of_record(self, record: TensorRecord) -> str:
         """Return the value that a record of this graph's capture is of; "" where that is not known."""
         place = record.place
-        result_name = place.argument.removesuffix(
-            NEW_CACHE_SUFFIX
-        )  # a graph's result is told by its own name
+        result_name = place.argument.removesuffix(NEW_CACHE_SUFFIX)  # a graph's result is told by its own name
         return self.value_by_place.get(place, "") or (
             result_name if result_name in self.graph.values and not place.path else ""
         )
@@ -91,9 +89,7 @@ class CutGraph:
             borders: the values to cut at, by step, and what later parts are given there.
             extra_values: values that are wanted as well, and are not cut at.
         """
-        names = sorted(
-            {name for border_values in borders.values() for name in border_values} - set(self.input_names)
-        )
+        names = sorted({name for border_values in borders.values() for name in border_values} - set(self.input_names))
         names = [name for name in names if name in self.graph.values]
         if not names:
             return {}
@@ -163,9 +159,7 @@ def _match_record_shape(array: Array | None, record: TensorRecord) -> Array | No
         return array
     if not is_new_cache_part(record) or array.ndim != len(shape):
         return None
-    return array[
-        tuple(slice(have - want, None) for have, want in zip(array.shape, shape, strict=True))
-    ].copy()
+    return array[tuple(slice(have - want, None) for have, want in zip(array.shape, shape, strict=True))].copy()
 
 
 def write_computed_capture(
@@ -179,15 +173,11 @@ def write_computed_capture(
     header = template.capture.header
     with CaptureWriter(
         folder,
-        CaptureHeader(
-            run=folder.name, engine=header.engine, selector=header.selector, details=header.details
-        ),
+        CaptureHeader(run=folder.name, engine=header.engine, selector=header.selector, details=header.details),
         parquet=False,
     ) as writer:
         for record in sorted(records, key=lambda record: record.step):
-            array = _match_record_shape(
-                computed.get(record.step, {}).get(cut.value_of_record(record)), record
-            )
+            array = _match_record_shape(computed.get(record.step, {}).get(cut.value_of_record(record)), record)
             if array is not None:
                 writer.add(record.step, record.place, source_from_array(array), values=True)
     if not folder.is_dir():

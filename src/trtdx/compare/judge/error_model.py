@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 ROUNDING_RMS = 0.43  # of a unit in the last place's half: the mean over mantissas, measured
 OPERATIONS = 4  # roundings between two borders of modules that are captured
 PRIOR_GAIN = 3.0  # of a module of which there is no other layer to learn from
-WIDE_DTYPE_FACTOR = 3.0  # limits are so many times wider for float32 and float64: sums in another order, and mistakes stand out
+WIDE_DTYPE_FACTOR = (
+    3.0  # limits are so many times wider for float32 and float64: sums in another order, and mistakes stand out
+)
 LEAST_LAYERS = 3  # with the same module, before they are believed
 # Terms of a sum that one more rounding's error stands for: accumulators are wider or in blocks.
 SUM_EVERY = 64

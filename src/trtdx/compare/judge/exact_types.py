@@ -49,9 +49,7 @@ def find_unequal_rows(pair: TensorPair, reference: Side, candidate: Side) -> tup
     elements = done = 0
     for reference_rows, candidate_rows in iterate_row_pieces(pair, reference, candidate):
         first, second = (
-            (_visible_keys(reference_rows), _visible_keys(candidate_rows))
-            if mask
-            else (reference_rows, candidate_rows)
+            (_visible_keys(reference_rows), _visible_keys(candidate_rows)) if mask else (reference_rows, candidate_rows)
         )
         apart = np.asarray(first != second)
         elements += int(apart.sum())

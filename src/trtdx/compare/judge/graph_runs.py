@@ -61,9 +61,7 @@ class QuantiserSteps:
         self.problem = ""
         self._candidate, self._folder = candidate, folder
         self._sides: tuple[Side, Side] | None = None
-        self._moved_steps: dict[
-            str, float
-        ] = {}  # steps of values that are quantised elsewhere than the file says
+        self._moved_steps: dict[str, float] = {}  # steps of values that are quantised elsewhere than the file says
         self._cut: CutGraph | None = None
         self._computed_values: StepValues = {}  # what was computed by steps, by step of the run and value
         self._records: tuple[RecordsByName, RecordsByName] = ({}, {})
@@ -100,13 +98,9 @@ class QuantiserSteps:
             more |= {quantiser.input_name for quantiser in cut.change_result} if steps else set()
             computed = cut.run_parts(values, borders, sorted(more))
             self._cut, self._computed_values = cut, computed
-            sides.append(
-                write_computed_capture(computed, cut, records.values(), self._candidate, self._folder / name)
-            )
+            sides.append(write_computed_capture(computed, cut, records.values(), self._candidate, self._folder / name))
         self._sides = sides[0], sides[1]
-        one, other = (
-            {(record.step, record.name): record for record in side.capture.records()} for side in sides
-        )
+        one, other = ({(record.step, record.name): record for record in side.capture.records()} for side in sides)
         self._records = one, other
 
     def explain_clipping(self, pair: TensorPair, squared_error: float) -> CauseHypothesis | None:
@@ -122,9 +116,7 @@ class QuantiserSteps:
             "held": f"{100 * clipped.clipped_share:.2g} %",
         }
         how = f"computed by the same steps without an end to their range (values go {clipped.excess_steps:.3g} steps beyond it)"
-        return CauseHypothesis(
-            "DX947", clipped.error_share, values | {"tried_in": "in the candidate's graph"}, how
-        )
+        return CauseHypothesis("DX947", clipped.error_share, values | {"tried_in": "in the candidate's graph"}, how)
 
     def find_clipping_quantiser(self, pair: TensorPair, squared_error: float) -> ClippingQuantiser | None:
         """Return the quantiser that holds what a pair is made of at the end of its range the most; none where none does.
@@ -145,16 +137,10 @@ class QuantiserSteps:
                 out = (values > quantiser.high + CLIPPING_ROOM_STEPS * quantiser.step) | (
                     values < quantiser.low - CLIPPING_ROOM_STEPS * quantiser.step
                 )
-                far = float(
-                    max(values.max() - quantiser.high, quantiser.low - values.min(), 0.0) / quantiser.step
-                )
+                far = float(max(values.max() - quantiser.high, quantiser.low - values.min(), 0.0) / quantiser.step)
                 clipped.append(ClippingQuantiser(quantiser, far, float(out.mean()), share))
         worst = max(clipped, key=lambda quantiser: quantiser.excess_steps, default=None)
-        return (
-            worst
-            if worst is not None and worst.excess_steps > CLIPPING_ROOM_STEPS and worst.clipped_share
-            else None
-        )
+        return worst if worst is not None and worst.excess_steps > CLIPPING_ROOM_STEPS and worst.clipped_share else None
 
     def _measure_against_steps(self, pair: TensorPair) -> PairMeasurement | None:
         """Return the candidate's own tensor beside the same computed by its steps, without holding."""
@@ -173,9 +159,7 @@ class QuantiserSteps:
 
         if self._sides is None:
             return None
-        without_steps, with_steps = (
-            _aligned_from_records(pair.candidate, records) for records in self._records
-        )
+        without_steps, with_steps = (_aligned_from_records(pair.candidate, records) for records in self._records)
         if without_steps is None or with_steps is None:
             return None
         measured = measure_pair(
@@ -223,9 +207,7 @@ def run_graph_from_candidate(
         folder: where the capture goes.
         quantised: how the candidate is quantised, for a run that is so too.
     """
-    change = (
-        partial(quantise_graph_weights, quantised=quantised) if quantised is not None else lambda graph: None
-    )
+    change = partial(quantise_graph_weights, quantised=quantised) if quantised is not None else lambda graph: None
     cut, capture = CutGraph(reference.spec.path, change), reference.capture
     records = [
         record
@@ -236,12 +218,7 @@ def run_graph_from_candidate(
     borders: StepValues = {}
     for record in records:
         value, array = cut.value_of_record(record), donor(record.step, record.name)
-        if (
-            value
-            and array is not None
-            and array.shape == record.layout.shape
-            and not is_new_cache_part(record)
-        ):
+        if value and array is not None and array.shape == record.layout.shape and not is_new_cache_part(record):
             borders.setdefault(record.step, {}).setdefault(value, array)
     more = {cut.value_of_record(record) for record in records} - {""}
     computed = cut.run_parts(cut.captured_values(capture, capture.records()), borders, sorted(more))

@@ -180,15 +180,11 @@ class ReferenceRuns:
         """Return the reference in a type, in one of two ways; with pairs, from the candidate's own inputs."""
         return self._get_run(ReferenceRunSpec("honest", dtype, alternative), pairs)
 
-    def _get_run(
-        self, spec: ReferenceRunSpec, pairs: Sequence[TensorPair] | None = None
-    ) -> ReferenceRun | None:
+    def _get_run(self, spec: ReferenceRunSpec, pairs: Sequence[TensorPair] | None = None) -> ReferenceRun | None:
         fashion = "global" if pairs is None else "local"
         name = f"{fashion}-{spec.name}-{spec.dtype}" + ("-other" if spec.is_alternative else "")
         if name not in self._runs:
-            possible = self.can_rerun or (
-                self.uses_graph_runs and pairs is not None and not spec.is_alternative
-            )
+            possible = self.can_rerun or (self.uses_graph_runs and pairs is not None and not spec.is_alternative)
             self._runs[name] = self._try_run(name, spec, pairs) if possible and not self.problem else None
         return self._runs[name]
 
@@ -202,9 +198,7 @@ class ReferenceRuns:
                 self.problem = str(err)
             return None
 
-    def _compute_run(
-        self, name: str, run_spec: ReferenceRunSpec, pairs: Sequence[TensorPair] | None
-    ) -> ReferenceRun:
+    def _compute_run(self, name: str, run_spec: ReferenceRunSpec, pairs: Sequence[TensorPair] | None) -> ReferenceRun:
         if pairs is not None and self.uses_graph_runs:
             how = self.quantised if run_spec.name == "honest" else None
             side = run_graph_from_candidate(
@@ -236,17 +230,14 @@ class ReferenceRuns:
 
     def _make_run(self, side: Side, name: str, rows: int = 0) -> ReferenceRun:
         self.run_names.append(name)
-        return ReferenceRun(
-            side, {(record.step, record.name): record for record in side.capture.records()}, rows
-        )
+        return ReferenceRun(side, {(record.step, record.name): record for record in side.capture.records()}, rows)
 
     def _candidate_donor(self, pairs: Sequence[TensorPair]) -> Any:
         """Return what gives the candidate's tensors by the reference's names, in the reference's layout."""
         pairs_by_name = {
             (pair.step, pair.reference.first.name): pair
             for pair in pairs
-            if len(pair.reference.records) == 1
-            and not (pair.reference.changes or pair.reference.joined_changes)
+            if len(pair.reference.records) == 1 and not (pair.reference.changes or pair.reference.joined_changes)
         }
 
         def donor(step: int, name: str) -> Array | None:
@@ -288,17 +279,9 @@ def _has_reference_layout(pair: TensorPair) -> bool:
 
     reference, candidate = pair.reference, pair.candidate
     changed = (
-        candidate.join
-        or reference.changes
-        or candidate.changes
-        or reference.joined_changes
-        or candidate.joined_changes
+        candidate.join or reference.changes or candidate.changes or reference.joined_changes or candidate.joined_changes
     )
-    same = (
-        not changed
-        and len(candidate.records) == 1
-        and reference.first.layout.shape == candidate.first.layout.shape
-    )
+    same = not changed and len(candidate.records) == 1 and reference.first.layout.shape == candidate.first.layout.shape
     return same and pair.tokens is not None and np.array_equal(pair.tokens.reference, pair.tokens.candidate)
 
 
@@ -308,9 +291,7 @@ def selector_of_capture(side: Side) -> str:
     selectors: dict[str, None] = {}
     for place in places:
         if not place.tensor and place.path:
-            path = ".".join(
-                "*" if part.isdigit() else part for part in place.path.partition("#")[0].split(".")
-            )
+            path = ".".join("*" if part.isdigit() else part for part in place.path.partition("#")[0].split("."))
             selectors[f".{path}:{place.port}"] = None
         elif not place.tensor:
             selectors[".:*"] = None
@@ -329,9 +310,7 @@ def _repeat_first_prompt(
     question: ComparisonQuestion, forced: list[list[int]] | None
 ) -> tuple[ComparisonQuestion, list[list[int]] | None]:
     """Return the same question with its first sequence once more."""
-    longer = ComparisonQuestion(
-        prompts=(*question.prompts, question.prompts[0]), new_tokens=question.new_tokens
-    )
+    longer = ComparisonQuestion(prompts=(*question.prompts, question.prompts[0]), new_tokens=question.new_tokens)
     return longer, [[*tokens, tokens[0]] for tokens in forced] if forced else None
 
 
@@ -344,9 +323,7 @@ def split_matmul_sums(model: Any) -> Iterator[None]:
 
     functional = torch.nn.functional
     original_linear = functional.linear  # routers and experts have no linear module, and call it themselves
-    turned = [
-        module for module in model.modules() if type(module).__name__ == "Conv1D" and module.weight.ndim == 2
-    ]
+    turned = [module for module in model.modules() if type(module).__name__ == "Conv1D" and module.weight.ndim == 2]
     functional.linear = _linear_in_halves
     for module in turned:
         module.forward = partial(_conv1d_in_halves, module)

@@ -94,19 +94,14 @@ class TensorGrafts:
         call = self._calls[path, port] = self._calls.get((path, port), -1) + 1
         called = f"{path}#{call}" if call else path
         names = iter(
-            [
-                Place(called, port, number, argument).name
-                for number, argument, _ in iterate_tensors(args, kwargs)
-            ]
+            [Place(called, port, number, argument).name for number, argument, _ in iterate_tensors(args, kwargs)]
         )
 
         def put(tensor: Any) -> Any:
             return self._replace_tensor(next(names), tensor)
 
         new_args = [replace_tensors(value, MOST_DEPTH + isinstance(value, AnyMapping), put) for value in args]
-        return tuple(new_args), {
-            name: replace_tensors(value, MOST_DEPTH, put) for name, value in kwargs.items()
-        }
+        return tuple(new_args), {name: replace_tensors(value, MOST_DEPTH, put) for name, value in kwargs.items()}
 
     def _replace_tensor(self, name: str, tensor: Any) -> Any:
         from trtdx.engines.torch.values import tensor_from_array

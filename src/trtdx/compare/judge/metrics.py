@@ -59,9 +59,7 @@ class PairMeasurement(NamedTuple):
         return np.asarray(self.rows[:, 1] / np.maximum(self.rows[:, 2], 1))
 
 
-def measure_pair(
-    pair: TensorPair, reference: Side, candidate: Side, *, logits: bool = False
-) -> PairMeasurement:
+def measure_pair(pair: TensorPair, reference: Side, candidate: Side, *, logits: bool = False) -> PairMeasurement:
     """Return how the two tensors of a pair differ.
 
     Args:
@@ -129,9 +127,7 @@ class _LogitsComparer:
         reference_top, candidate_top = p.argmax(1), q.argmax(1)
         self._same += int((reference_top == candidate_top).sum())
         top = min(TOP_TOKENS, p.shape[1])
-        of_p, of_q = (
-            np.argpartition(-log_probabilities, top - 1, 1)[:, :top] for log_probabilities in (p, q)
-        )
+        of_p, of_q = (np.argpartition(-log_probabilities, top - 1, 1)[:, :top] for log_probabilities in (p, q))
         self._overlap += float((of_p[:, :, None] == of_q[:, None, :]).any(2).mean(1).sum())
         with np.errstate(all="ignore"):
             self._kl.append(np.maximum(np.where(np.exp(p) > 0, np.exp(p) * (p - q), 0.0).sum(1), 0.0))

@@ -47,9 +47,7 @@ def judge_model_outputs(judged_pairs: Sequence[JudgedPair], *, quantised: bool) 
         quantised: whether the candidate has integers inside: what they cost is judged at each operation alone.
     """
     far = [
-        judged_pair
-        for judged_pair in judged_pairs
-        if is_model_output(judged_pair.pair) and _is_far_off(judged_pair)
+        judged_pair for judged_pair in judged_pairs if is_model_output(judged_pair.pair) and _is_far_off(judged_pair)
     ]
     if quantised or not far:
         return None
@@ -75,9 +73,7 @@ def _shows_output_error(judged_pair: JudgedPair, worst_error: float) -> bool:
     if is_model_output(judged_pair.pair):
         return _is_far_off(judged_pair)
     healthy = judged_pair.verdict in (PairVerdict.NOISE, PairVerdict.POISONED) and not judged_pair.note
-    amplified = judged_pair.verdict is PairVerdict.NOISE and judged_pair.note.startswith(
-        "more than honest runs"
-    )
+    amplified = judged_pair.verdict is PairVerdict.NOISE and judged_pair.note.startswith("more than honest runs")
     return (healthy or amplified) and _relative_error(judged_pair) > max(
         _least_error(judged_pair), VISIBLE_SHARE * worst_error
     )
@@ -97,6 +93,4 @@ def _relative_error(judged_pair: JudgedPair) -> float:
 
 
 def _least_error(judged_pair: JudgedPair) -> float:
-    return max(
-        LEAST_OUTPUT_ERROR, ROUNDINGS * dtype_rounding_error(judged_pair.pair.candidate.first.layout.dtype)
-    )
+    return max(LEAST_OUTPUT_ERROR, ROUNDINGS * dtype_rounding_error(judged_pair.pair.candidate.first.layout.dtype))

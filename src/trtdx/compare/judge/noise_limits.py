@@ -33,9 +33,7 @@ class NoiseLimits(NamedTuple):
 LOCAL_ALIKE = NoiseLimits(1.2, 1.35)
 # Another engine rounds at other places: in bfloat16 a decomposed activation has twice the error of a fused one.
 LOCAL_OTHER = NoiseLimits(2.2, 2.8, 1.5)
-LOCAL_WIDE = NoiseLimits(
-    8.0, 12.0, 3.0
-)  # float32 and float64: sums in another order, other approximations of exp
+LOCAL_WIDE = NoiseLimits(8.0, 12.0, 3.0)  # float32 and float64: sums in another order, other approximations of exp
 GLOBAL_ALIKE = NoiseLimits(1.3, 1.6)
 GLOBAL_OTHER = NoiseLimits(2.5, 3.2, 1.5)
 GLOBAL_WIDE = NoiseLimits(10.0, 16.0, 3.0)
@@ -169,9 +167,7 @@ def _weigh_rows(
     wrong = np.flatnonzero(ratios > limit)
     worst = tuple(int(row) for row in wrong[np.argsort(-ratios[wrong], kind="stable")][:MOST_TOKENS])
     observed, usual = math.sqrt(float(errors[worst_row])) / size, math.sqrt(float(expected[worst_row])) / size
-    return WeighedError(
-        observed, usual, limit, float(ratios[worst_row]) / limit, worst, len(wrong) / len(ratios)
-    )
+    return WeighedError(observed, usual, limit, float(ratios[worst_row]) / limit, worst, len(wrong) / len(ratios))
 
 
 def _error_ratio(observed: float, expected: float) -> float:

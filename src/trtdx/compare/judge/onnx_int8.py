@@ -55,9 +55,7 @@ class _ProductQuantiser:
         if weight is None or weight.ndim != MATRIX_RANK or weight.dtype.kind != "f":
             return False
         across = 0 if is_table or not self._node.attributes.get_int("transB", 0) else 1  # what is summed over
-        rounded_weight = round_weight_to_grid(
-            weight, self._scheme.bits, across, by_channel=by_channel and not is_table
-        )
+        rounded_weight = round_weight_to_grid(weight, self._scheme.bits, across, by_channel=by_channel and not is_table)
         constant = add_constant(self._graph.model.graph, self._value_name("weight"), rounded_weight)
         self._node.replace_input_with(weight_index, constant)
         if not is_table and self._scheme.activations:
@@ -79,9 +77,7 @@ class _ProductQuantiser:
             ("DynamicQuantizeLinear", [activation], [small, scale, zero]),
             ("DequantizeLinear", [small, scale, zero], [wide]),
         ):
-            graph.insert_before(
-                self._node, self._ir.Node("", op, reads, outputs=makes, name=f"{makes[0].name}_{op}")
-            )
+            graph.insert_before(self._node, self._ir.Node("", op, reads, outputs=makes, name=f"{makes[0].name}_{op}"))
         self._node.replace_input_with(0, wide)
 
     def _value_name(self, suffix: str) -> str:

@@ -53,9 +53,7 @@ class QuantisedModules(NamedTuple):
     def scheme_of(self, path: str) -> QuantisationScheme | None:
         """Return how a module of the reference is quantised in the candidate."""
         for candidate_path, how in self.modules.items():
-            if candidate_path and (
-                path_matches(candidate_path, path, {}) or path_matches(path, candidate_path, {})
-            ):
+            if candidate_path and (path_matches(candidate_path, path, {}) or path_matches(path, candidate_path, {})):
                 return how
         above = path.rpartition(".")[0]  # a quantiser may not tell which part of a module a product is
         return self.scheme_of(above) if above else self.modules.get("")
@@ -97,9 +95,7 @@ def find_quantised_modules(side: Side) -> QuantisedModules:
 
 def _has_channel_scales(node: ir.Node) -> bool:
     """Whether a node's weights have a scale, or at least a zero point, for each channel."""
-    scale_index = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(
-        node.op_type
-    )
+    scale_index = {"DequantizeLinear": 1, "MatMulInteger": 3, "QLinearMatMul": 4, "QGemm": 4}.get(node.op_type)
     value = node.inputs[scale_index] if scale_index is not None and scale_index < len(node.inputs) else None
     return value is not None and value.const_value is not None and value.const_value.size > 1
 

@@ -31,20 +31,14 @@ if TYPE_CHECKING:
 
 BAD_VERDICTS = (PairVerdict.WRONG, PairVerdict.POISONED)
 HEALTHY_VERDICTS = (PairVerdict.SAME, PairVerdict.NOISE)
-NEARER_FACTOR = (
-    8.0  # times that a result is nearer to the reference's own than to what its input should have given
-)
+NEARER_FACTOR = 8.0  # times that a result is nearer to the reference's own than to what its input should have given
 LAYER_GROWTH = {"float32": 8.0, "float64": 8.0}  # of honest differences through one layer
 DEFAULT_LAYER_GROWTH = 2.0  # where a type's own noise is large
 ROUNDINGS = 4.0  # that a healthy tensor is off by at least
 STANDS_OUT_FACTOR = 4.0  # times that a tensor differs more than what follows may
-LEAST_REWRITE_DISTANCE = (
-    0.05  # relative difference of a tensor that is computed otherwise: less may be a small mistake
-)
+LEAST_REWRITE_DISTANCE = 0.05  # relative difference of a tensor that is computed otherwise: less may be a small mistake
 MOST_NAMED = 3
-COMPENSATED_NOTE = (
-    "the result is the reference's, though what it is computed from is not: both were changed together"
-)
+COMPENSATED_NOTE = "the result is the reference's, though what it is computed from is not: both were changed together"
 REWRITTEN_NOTE = "differs, but all that is computed from it has the reference's values again"
 _PRODUCT_PATH = re.compile(
     r"(?:^|\.)(?:\w*_proj|c_attn|c_fc|dense\w*|query\w*|key|value|qkv|fc\w*|w[123oqkv]|wqkv|Wqkv|lm_head|gate|up|down|out_lin|\w_lin)$"
@@ -69,9 +63,7 @@ def settle_rewrites(judged_pairs: Sequence[JudgedPair]) -> SettledPairs:
         remaining and not any(judged_pair.verdict is PairVerdict.WRONG for judged_pair in remaining)
     ):
         return SettledPairs(list(judged_pairs))
-    names = dict.fromkeys(
-        judged_pair.pair.name for judged_pair in judged_pairs if id(judged_pair) in search.harmless
-    )
+    names = dict.fromkeys(judged_pair.pair.name for judged_pair in judged_pairs if id(judged_pair) in search.harmless)
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     note = f"computed otherwise, to the same result: {abbreviate_list(list(names)[:MOST_NAMED])}{more}"
     return SettledPairs(settled_verdicts, (note,))
@@ -85,9 +77,7 @@ class _HarmlessRewrites:
         self.harmless: set[int] = set()
 
     def settle_pairs(self) -> list[JudgedPair]:
-        compensated = {
-            id(judged_pair.pair) for judged_pair in self.judged_pairs if self._is_compensated(judged_pair)
-        }
+        compensated = {id(judged_pair.pair) for judged_pair in self.judged_pairs if self._is_compensated(judged_pair)}
         feeding = {
             id(before)
             for judged_pair in self.judged_pairs
@@ -122,9 +112,9 @@ class _HarmlessRewrites:
             or judged_pair.difference is None
         ):
             return False
-        return _relative_distance(
+        return _relative_distance(judged_pair) * NEARER_FACTOR < judged_pair.observed and self._has_changed_input(
             judged_pair
-        ) * NEARER_FACTOR < judged_pair.observed and self._has_changed_input(judged_pair)
+        )
 
     def _has_changed_input(self, judged_pair: JudgedPair) -> bool:
         """Whether something that enters the operation differs far more than its result does."""
@@ -138,11 +128,7 @@ class _HarmlessRewrites:
     def _module_inputs(self, pair: TensorPair) -> list[TensorPair]:
         """Return what enters the module that computes a pair, and the tensors that these are the very same as."""
         entering = self._entering_pairs(pair)
-        same = [
-            other
-            for entering_pair in entering
-            if (other := self.flow.passed_on_from(entering_pair)) is not None
-        ]
+        same = [other for entering_pair in entering if (other := self.flow.passed_on_from(entering_pair)) is not None]
         hashes = {entering_pair.candidate.first.statistics.hash for entering_pair in entering}
         pairs = self._pairs_of(pair.step)
         twins = [other for other in pairs if other.candidate.first.statistics.hash in hashes]
@@ -155,9 +141,7 @@ class _HarmlessRewrites:
         """Return what enters the module that computes a pair; of what is cached, what enters any module of its layer."""
         place = reference_place(pair)
         if cache_part(pair):
-            layer = [
-                other for other in self._pairs_of(pair.step) if _layer_number(other) == _layer_number(pair)
-            ]
+            layer = [other for other in self._pairs_of(pair.step) if _layer_number(other) == _layer_number(pair)]
             return [other for other in layer if reference_place(other).port == "in"]
         scope = place.path if place.port == "out" else parent_path(place.path)
         return list(self.flow.inputs_of(pair.step, scope)) if scope else []
@@ -168,14 +152,10 @@ class _HarmlessRewrites:
         if layer is None or self._leaves_layer(judged_pair.pair):
             return False
         leaving = [self.judged_by_pair[id(pair)] for pair in self._layer_ends(layer, step)]
-        entering = [
-            _relative_distance(self.judged_by_pair[id(pair)]) for pair in self._layer_ends(layer - 1, step)
-        ]
+        entering = [_relative_distance(self.judged_by_pair[id(pair)]) for pair in self._layer_ends(layer - 1, step)]
         # What was chosen is whole numbers; how far off a layer may be is told by what leaves it.
         kinds = [
-            other.pair.candidate.first.layout.dtype
-            for other in (judged_pair, *leaving)
-            if is_float_pair(other.pair)
+            other.pair.candidate.first.layout.dtype for other in (judged_pair, *leaving) if is_float_pair(other.pair)
         ]
         dtype = kinds[0] if kinds else "float32"
         usual = max([ROUNDINGS * dtype_rounding_error(dtype), *entering])
@@ -214,9 +194,7 @@ def _compare_to_reference_tensor(judged_pair: JudgedPair) -> JudgedPair:
     """Return a verdict with the distance from the reference's own tensor: that from a replay of other inputs says nothing."""
     apart, dtype = _relative_distance(judged_pair), judged_pair.pair.candidate.first.layout.dtype
     usual = max(ROUNDINGS * dtype_rounding_error(dtype), apart)
-    return judged_pair._replace(
-        observed=apart, expected=usual, limit=NEARER_FACTOR, basis="the reference's own tensor"
-    )
+    return judged_pair._replace(observed=apart, expected=usual, limit=NEARER_FACTOR, basis="the reference's own tensor")
 
 
 def _layer_number(pair: TensorPair) -> int | None:
@@ -232,10 +210,7 @@ def _is_product_pair(pair: TensorPair) -> bool:
 def _is_layer_output(pair: TensorPair, layer: int) -> bool:
     place = reference_place(pair)
     return (
-        place.port == "out"
-        and place.path.endswith(f".{layer}")
-        and _layer_number(pair) == layer
-        and place.number == 0
+        place.port == "out" and place.path.endswith(f".{layer}") and _layer_number(pair) == layer and place.number == 0
     )
 
 

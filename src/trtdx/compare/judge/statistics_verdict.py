@@ -44,11 +44,7 @@ def judge_by_statistics(judged_pair: JudgedPair, *, padded: bool = False) -> Jud
         note = "only statistics were kept, and they count padding"
         return judged_pair._replace(verdict=PairVerdict.UNKNOWN, confidence=0.0, note=note)
     first, other = judged_pair.pair.reference, judged_pair.pair.candidate
-    if (
-        len(first.records) > 1
-        or len(other.records) > 1
-        or first.first.layout.shape != other.first.layout.shape
-    ):
+    if len(first.records) > 1 or len(other.records) > 1 or first.first.layout.shape != other.first.layout.shape:
         return judged_pair
     worst = largest_statistic_gap(
         first.first.statistics,

@@ -27,9 +27,7 @@ class Tolerances(NamedTuple):
         return f"tolerance: {', '.join(parts)}"
 
 
-def judge_by_tolerance(
-    pair: TensorPair, reference: Side, candidate: Side, tolerances: Tolerances
-) -> JudgedPair:
+def judge_by_tolerance(pair: TensorPair, reference: Side, candidate: Side, tolerances: Tolerances) -> JudgedPair:
     """Return whether a pair is within what the user allows."""
     difference = measure_pair(pair, reference, candidate).difference
     observed, expected = 0.0, 1.0

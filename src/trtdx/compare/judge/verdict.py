@@ -91,8 +91,7 @@ def judge_pairs(
     court = _PairJudge(flow, reference, candidate, runs)
     if tolerance is not None:
         return [
-            court.settle_pair(pair) or judge_by_tolerance(pair, reference, candidate, tolerance)
-            for pair in flow.pairs
+            court.settle_pair(pair) or judge_by_tolerance(pair, reference, candidate, tolerance) for pair in flow.pairs
         ]
     possible = runs.can_rerun or (runs.uses_graph_runs and court.dtype == "float32")
     judged = court.judge_by_runs(only_local=only_local) if possible and court.has_open_pairs else None
@@ -187,9 +186,7 @@ class _PairJudge:
         wider = limits_for(self.dtype, local=True, alike=False)
         for number, weighed in weighed_by_number.items():
             pair = self.flow.pairs[number]
-            peers = [
-                ratio for other, ratio in roles[pair.step, tensor_role(pair.name)].items() if other != number
-            ]
+            peers = [ratio for other, ratio in roles[pair.step, tensor_role(pair.name)].items() if other != number]
             mild = weighed.is_wrong and weighed.excess * weighed.limit <= min(wider.tensor, wider.row)
             if mild and is_rounding_elsewhere(weighed, peers):
                 weighed_by_number[number] = weighed._replace(
@@ -242,9 +239,7 @@ class _PairJudge:
         if wrong_before:
             return self._judged_pair(pair, far, PairVerdict.POISONED, difference, "global")
         note = "more than honest runs have, but each operation before it is healthy: noise that was amplified"
-        return self._judged_pair(pair, far, PairVerdict.NOISE, difference, "global")._replace(
-            note=note, confidence=0.8
-        )
+        return self._judged_pair(pair, far, PairVerdict.NOISE, difference, "global")._replace(note=note, confidence=0.8)
 
     def _is_too_narrow(self, pair: TensorPair, local_error: WeighedError) -> bool:
         """Whether one operation loses far more than a rounding, in honest runs too: numbers too small for the type."""
@@ -255,9 +250,7 @@ class _PairJudge:
 
     def _unknown_verdict(self, pair: TensorPair, difference: TensorDifference) -> JudgedPair:
         note, observed = "the reference, run again, has no such tensor", difference.relative_l2
-        return JudgedPair(
-            pair, difference, observed, 0.0, 1.0, PairVerdict.UNKNOWN, 0.0, "nothing", note=note
-        )
+        return JudgedPair(pair, difference, observed, 0.0, 1.0, PairVerdict.UNKNOWN, 0.0, "nothing", note=note)
 
     def _weigh_pair(
         self, pair: TensorPair, truth: ReferenceRun, honest: Sequence[ReferenceRun], *, local: bool
@@ -268,17 +261,12 @@ class _PairJudge:
         if truth_aligned is None or not others:
             return None
         candidate_error = measure_pair(pair._replace(reference=truth_aligned), truth.side, self.candidate)
-        if (
-            candidate_error.difference.sums.nan_reference
-            and not candidate_error.difference.sums.nan_candidate
-        ):
+        if candidate_error.difference.sums.nan_reference and not candidate_error.difference.sums.nan_candidate:
             return None  # a truth that is no number tells nothing
         if candidate_error.difference.not_finite:
             return _weigh_not_finite(candidate_error)
         honest_errors = [
-            measure_pair(
-                run.pair_with_run(pair, aligned)._replace(reference=truth_aligned), truth.side, run.side
-            )
+            measure_pair(run.pair_with_run(pair, aligned)._replace(reference=truth_aligned), truth.side, run.side)
             for run, aligned in others
         ]
         step_error = self.runs.quantiser_steps(self.flow.pairs).measure_step_noise(pair) if local else None
@@ -334,21 +322,11 @@ class _PairJudge:
         assert weighed is not None
         beyond = weighed.excess
         sure = 1 - 1 / beyond if beyond > 1 else 1 - beyond
-        confidence = (
-            BASIS_CERTAINTY[evidence] * (0.5 + 0.5 * min(max(sure, 0.0), 1.0) ** 0.5) * pair.confidence
-        )
+        confidence = BASIS_CERTAINTY[evidence] * (0.5 + 0.5 * min(max(sure, 0.0), 1.0) ** 0.5) * pair.confidence
         local = GRAPH_BASIS if self.runs.uses_graph_runs else LOCAL_BASIS
-        basis = (
-            local
-            if evidence == "local"
-            else f"{GLOBAL_BASIS} {self.dtype}"
-            if evidence == "global"
-            else evidence
-        )
+        basis = local if evidence == "local" else f"{GLOBAL_BASIS} {self.dtype}" if evidence == "global" else evidence
         tokens = (
-            self._token_positions(pair, weighed.rows)
-            if verdict in (PairVerdict.WRONG, PairVerdict.POISONED)
-            else ()
+            self._token_positions(pair, weighed.rows) if verdict in (PairVerdict.WRONG, PairVerdict.POISONED) else ()
         )
         numbers = weighed.observed, weighed.expected, weighed.limit
         return JudgedPair(pair, difference, *numbers, verdict, confidence, basis, tokens)
@@ -402,9 +380,7 @@ class _PairJudge:
         measured = measure_pair(pair, self.reference, self.candidate)
         bad = PairVerdict.POISONED if wrong_before else PairVerdict.WRONG
         if measured.difference.not_finite:
-            return self._judged_pair(
-                pair, _weigh_not_finite(measured), bad, measured.difference, "error model"
-            )
+            return self._judged_pair(pair, _weigh_not_finite(measured), bad, measured.difference, "error model")
         relative_error, worst, rows = _relative_errors(measured)
         expected = model.expected_error(pair, entering)
         as_whole = relative_error / expected.overall / expected.limit

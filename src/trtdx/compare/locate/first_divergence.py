@@ -140,15 +140,8 @@ class _DivergenceSearch:
             return first
         values_hash = first.pair.candidate.first.statistics.hash
         for result in self.judged:
-            same = (
-                result.pair.step == first.pair.step
-                and result.pair.candidate.first.statistics.hash == values_hash
-            )
-            if (
-                same
-                and "rotary" not in reference_place(result.pair).path
-                and result.verdict is not PairVerdict.NOISE
-            ):
+            same = result.pair.step == first.pair.step and result.pair.candidate.first.statistics.hash == values_hash
+            if same and "rotary" not in reference_place(result.pair).path and result.verdict is not PairVerdict.NOISE:
                 return result._replace(verdict=PairVerdict.WRONG)
         return first
 
@@ -195,9 +188,7 @@ class _DivergenceSearch:
             self.notes.append(f"{segment.text} could not be looked into: {err}")
             return None
 
-    def _refine_by_replay(
-        self, first: JudgedPair, segment: ModelSegment
-    ) -> tuple[JudgedPair, DataFlow] | None:
+    def _refine_by_replay(self, first: JudgedPair, segment: ModelSegment) -> tuple[JudgedPair, DataFlow] | None:
         """Return the first wrong tensor inside a module that can be computed from its captured inputs alone."""
         if not (segment.module and self.runs.can_rerun):
             return None
@@ -276,9 +267,7 @@ class _DivergenceSearch:
         runs = self.runs
         runs.segment_runs += 1
         folder, forced = runs.folder / f"segment-{runs.segment_runs}", self.reference.step_tokens() or None
-        return open_side(
-            runs.host, side.spec, runs.question, folder, forced=forced, selector=segment.selector
-        )
+        return open_side(runs.host, side.spec, runs.question, folder, forced=forced, selector=segment.selector)
 
     def _refine_by_rerun(
         self, segment: ModelSegment, reference: Side, candidate: Side

@@ -44,9 +44,7 @@ def replay_side_module(side: Side, scope: str, selector: str, step: int, folder:
 
 
 def _replay_into(engine: Engine, capture: Capture, scope: str, step: int, folder: Path) -> None:
-    header = CaptureHeader(
-        run=f"replay of {scope}", engine=engine.kind, selector=scope, details=capture.header.details
-    )
+    header = CaptureHeader(run=f"replay of {scope}", engine=engine.kind, selector=scope, details=capture.header.details)
     with CaptureWriter(folder, header, parquet=False) as writer:
         _copy_model_inputs(capture, writer, step)
         engine.sink = Recorder(writer, CaptureSelection(values=parse_selector(ALL_TENSORS)), engine.places())
@@ -90,17 +88,11 @@ def _cast_array(array: Array, dtype: Any) -> Any:
 class SegmentRuns(ReferenceRuns):
     """Runs of one module of the reference instead of the whole: only local ones, which need no more."""
 
-    def __init__(
-        self, around: ReferenceRuns, reference: Side, candidate: Side, folder: Path, scope: str, step: int
-    ):
+    def __init__(self, around: ReferenceRuns, reference: Side, candidate: Side, folder: Path, scope: str, step: int):
         """Plan runs."""
-        super().__init__(
-            around.host, around.question, folder, reference, candidate, selector=f"{scope}, {scope}.**"
-        )
+        super().__init__(around.host, around.question, folder, reference, candidate, selector=f"{scope}, {scope}.**")
         self._model_side, self._scope, self._step = around.reference, scope, step
 
-    def _into(
-        self, engine: Any, question: ComparisonQuestion, name: str, forced: list[list[int]] | None
-    ) -> None:
+    def _into(self, engine: Any, question: ComparisonQuestion, name: str, forced: list[list[int]] | None) -> None:
         engine.step = self._step + 1  # what is exchanged is told by it
         _replay_into(engine, self._model_side.capture, self._scope, self._step, self.folder / name)

@@ -219,10 +219,7 @@ def _ratio_bar(ratio: float, limit: float) -> str:
     filled = round(BAR_WIDTH / 2 + BAR_WIDTH / 6 * math.log10(over)) if over > 0 else 0
     filled = min(BAR_WIDTH, max(0, filled))
     middle = BAR_WIDTH // 2
-    return (
-        "".join("|" if at == middle else "#" if at < filled else "." for at in range(BAR_WIDTH))
-        + f" {ratio:.3g}"
-    )
+    return "".join("|" if at == middle else "#" if at < filled else "." for at in range(BAR_WIDTH)) + f" {ratio:.3g}"
 
 
 def _round_number(value: float | None) -> float | None:

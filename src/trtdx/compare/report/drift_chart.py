@@ -115,9 +115,7 @@ def check_picture(path: str) -> None:
     """Raise where a picture cannot be written: better before the models are run than after."""
     kind = Path(path).suffix.lower()
     if kind not in PICTURE_SUFFIXES:
-        raise InputError(
-            f"{path} is not a kind of picture that can be written", fix="name it .png, .svg or .html"
-        )
+        raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png, .svg or .html")
     if not Path(path).absolute().parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {Path(path).parent}")
     if kind != ".html":
@@ -175,9 +173,7 @@ def _section_html(section: Section, *, title: bool = True) -> str:
         for at in range(len(section.columns))
     ]
     kind = [' class="n"' if number else "" for number in numbers]
-    heads = "".join(
-        f"<th{mark}>{escape(name)}</th>" for mark, name in zip(kind, section.columns, strict=True)
-    )
+    heads = "".join(f"<th{mark}>{escape(name)}</th>" for mark, name in zip(kind, section.columns, strict=True))
     rows = "".join(f"<tr>{''.join(_cells_html(section, row, kind))}</tr>" for row in section.rows)
     head = f"<thead><tr>{heads}</tr></thead>" if any(section.columns) else ""
     caption = f'<div class="dim">{escape(section.title)}</div>' if title else ""

@@ -37,9 +37,7 @@ class CauseTrials(NamedTuple):
     untried: Sequence[str] = ()  # hypotheses that could not be tried, and why
 
 
-def finding_from_divergence(
-    located: FirstDivergence, trials: CauseTrials, command: str, book: RuleBook
-) -> Finding:
+def finding_from_divergence(located: FirstDivergence, trials: CauseTrials, command: str, book: RuleBook) -> Finding:
     """Return the finding of the first wrong place."""
     where, first = located.where, located.first
     assert where is not None
@@ -54,9 +52,7 @@ def finding_from_divergence(
         "step": where.step,
         "again": command,
         "reduce": command.replace("trtdx compare ", "trtdx compare reduce ", 1) + " --out report",
-        "because": "torch is not installed, so no cause was tried out"
-        if trials.install_command
-        else NO_STAND_IN,
+        "because": "torch is not installed, so no cause was tried out" if trials.install_command else NO_STAND_IN,
     }
     if strange:
         values |= {"what": strange, "elements": first.pair.candidate.first.statistics.elements}
@@ -111,13 +107,7 @@ def _not_finite_text(pair: TensorPair) -> str:
     """Return how many numbers of the candidate's tensor are not finite, in words; "" where all are."""
     statistics = pair.candidate.first.statistics
     infinite = statistics.pos_inf + statistics.neg_inf
-    return (
-        f"{statistics.nan} NaN"
-        if statistics.nan
-        else format_count(infinite, "infinite value")
-        if infinite
-        else ""
-    )
+    return f"{statistics.nan} NaN" if statistics.nan else format_count(infinite, "infinite value") if infinite else ""
 
 
 def _difference_evidence(where: Where, first: JudgedPair) -> Evidence:
@@ -131,18 +121,14 @@ def _difference_evidence(where: Where, first: JudgedPair) -> Evidence:
 def _cause_evidence(trials: CauseTrials, best: CauseHypothesis | None, book: RuleBook) -> Iterator[Evidence]:
     """Yield how much the cause explains, beside what comes next; else what differs in the files, or why nothing."""
     rest = [cause for cause in trials.causes if cause is not best and cause.share >= WORTH_NAMING]
-    nearest = (
-        f"{rest[0].code} {book.get(rest[0].code).slug}: {render_percent(rest[0].share)}" if rest else "none"
-    )
+    nearest = f"{rest[0].code} {book.get(rest[0].code).slug}: {render_percent(rest[0].share)}" if rest else "none"
     if best is not None and best.values.get("witness") == ALONE:
         tried = trials.problem or f"nothing that was tried out explains it; nearest: {nearest}"
         yield Evidence("in the files alone", f"{best.values['files']}; {tried}")
     elif best is not None:
         text = f"{best.tested_by or best.code} explains {render_percent(best.share)} of the difference; runner-up: {nearest}"
         yield Evidence(f"tried out {best.values.get('tried_in') or 'in the reference'}", text)
-        alike = [
-            code for code in best.values.get("alike", "").replace(",", " ").split() if book.has_rule(code)
-        ]
+        alike = [code for code in best.values.get("alike", "").replace(",", " ").split() if book.has_rule(code)]
         if alike:
             names = ", ".join(f"{code} {book.get(code).slug}" for code in alike)
             yield Evidence("explains as much and cannot be told apart", names)

@@ -84,8 +84,7 @@ def find_other_architecture(reference: Side, candidate: Side, book: RuleBook) ->
     apart = [
         f"{_json_excerpt(value)} and {_json_excerpt(other)} {size_name}"
         for size_name, names in ARCHITECTURE_SIZES.items()
-        if (value := _first_setting(reference_settings, names))
-        != (other := _first_setting(candidate_settings, names))
+        if (value := _first_setting(reference_settings, names)) != (other := _first_setting(candidate_settings, names))
         and value
         and other
     ]
@@ -93,16 +92,12 @@ def find_other_architecture(reference: Side, candidate: Side, book: RuleBook) ->
         return None
     kinds = [str(settings.get("model_type", "?")) for settings in (reference_settings, candidate_settings)]
     what = "; ".join([*([f"{kinds[0]} and {kinds[1]}"] if kinds[0] != kinds[1] else []), *apart])
-    evidence = tuple(
-        Evidence(f"{folder}/config.json", str(kind)) for folder, kind in zip(folders, kinds, strict=True)
-    )
+    evidence = tuple(Evidence(f"{folder}/config.json", str(kind)) for folder, kind in zip(folders, kinds, strict=True))
     return finding_from(book.get(OTHER_ARCHITECTURE), Violation(evidence, {"what": what}))
 
 
 def _first_setting(settings: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    model_settings = (
-        settings.get("text_config") if isinstance(settings.get("text_config"), dict) else settings
-    )
+    model_settings = settings.get("text_config") if isinstance(settings.get("text_config"), dict) else settings
     return next(
         (model_settings[name] for name in names if model_settings and model_settings.get(name) is not None),
         None,

@@ -87,9 +87,7 @@ def compare_with_baseline(
         )
 
 
-def _run_again(
-    host: Host, check: BaselineCheck, baseline: Side, folder: Path
-) -> tuple[Side, ComparisonQuestion]:
+def _run_again(host: Host, check: BaselineCheck, baseline: Side, folder: Path) -> tuple[Side, ComparisonQuestion]:
     model = parse_side(host, check.model) if check.model else None
     if model is not None and not model.is_model:
         return open_side(host, model, ComparisonQuestion(), folder / "now"), ComparisonQuestion()
@@ -140,11 +138,7 @@ class _BaselineComparison:
     def _find_change(self, located: FirstDivergence, lonely: Sequence[UnmatchedTensor]) -> Finding | None:
         if located.where is not None:
             return self._changed_finding(located, located.where)
-        gone = [
-            tensor
-            for tensor in lonely
-            if tensor.side == "reference" and tensor.step in self._complete_steps()
-        ]
+        gone = [tensor for tensor in lonely if tensor.side == "reference" and tensor.step in self._complete_steps()]
         return self._missing_finding(gone) if gone or not located.judged else None
 
     def _changed_finding(self, located: FirstDivergence, where: Where) -> Finding:
@@ -188,9 +182,7 @@ class _BaselineComparison:
 
     def _report_sections(self, located: FirstDivergence) -> tuple[Section, ...]:
         first = next((result for result in located.judged if _is_at_place(result, located.where)), None)
-        changes = Section(
-            "changes", "changed since the baseline", ("",), tuple((change,) for change in self.changes)
-        )
+        changes = Section("changes", "changed since the baseline", ("",), tuple((change,) for change in self.changes))
         sections = (changes, drift_section(located.judged), divergence_section(located.judged, first))
         return tuple(section for section in sections if section.rows)
 

@@ -54,9 +54,7 @@ class TriedRun(msgspec.Struct, frozen=True):
 class BisectResult(NamedTuple):
     """What a search found."""
 
-    flips: dict[
-        str, str
-    ]  # the fewest options to change, and to what, for another verdict; none where nothing helps
+    flips: dict[str, str]  # the fewest options to change, and to what, for another verdict; none where nothing helps
     failing_values: dict[str, str]  # the values with which it fails
     runs: int  # made now; those of an earlier search are not among them
     tried: tuple[TriedRun, ...]  # all runs, those of an earlier search too

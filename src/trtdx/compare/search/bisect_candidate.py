@@ -104,9 +104,7 @@ def parse_option(text: str) -> BisectOption:
     name, equals, values = text.partition("=")
     choices = tuple(values.split(","))
     if not equals or not name or len(choices) < 2:
-        raise InputError(
-            f"{text!r} is not an option", fix="write NAME=FAILING,OTHER,... with the failing value first"
-        )
+        raise InputError(f"{text!r} is not an option", fix="write NAME=FAILING,OTHER,... with the failing value first")
     return BisectOption(name, choices)
 
 
@@ -224,9 +222,7 @@ class _CandidateRunner:
     def _outcome_of_comparison(self, candidate: str) -> RunOutcome:
         from trtdx.compare.run import compare
 
-        plan = msgspec.structs.replace(
-            self.plan, candidate=candidate, attribute=False, keep="", save_mapping=""
-        )
+        plan = msgspec.structs.replace(self.plan, candidate=candidate, attribute=False, keep="", save_mapping="")
         report = compare(self.host, plan, self.book, tolerance=self.tolerance)
         wrong = report.findings[:1]
         return RunOutcome(bool(wrong), str(wrong[0].where) if wrong else report.summary.text)
@@ -236,9 +232,7 @@ class _CandidateRunner:
         spec, question = parse_side(self.host, self.plan.reference), self.plan.question
         reference = open_side(self.host, spec, question, folder / "reference")
         forced = reference.step_tokens() or None
-        side = open_side(
-            self.host, candidate, question, folder / "candidate", forced=forced, selector=RESULTS
-        )
+        side = open_side(self.host, candidate, question, folder / "candidate", forced=forced, selector=RESULTS)
         mapping = read_mapping(self.host, self.plan.mapping) if self.plan.mapping else None
         pairs = align_sides(reference, side, mapping=mapping).pairs
         runs = ReferenceRuns(self.host, question, folder / "runs", reference, side)
@@ -278,9 +272,7 @@ def bisect_report(result: BisectResult) -> Report:
     rows = []
     for tried in result.tried:
         changed = [
-            f"{name}={value}"
-            for name, value in tried.options.items()
-            if value != result.failing_values.get(name)
+            f"{name}={value}" for name, value in tried.options.items() if value != result.failing_values.get(name)
         ]
         rows.append((", ".join(changed) or "as given", verdicts[tried.outcome.wrong], tried.outcome.note))
     section = Section("bisect", "what was tried", ("changed", "verdict", "where or why"), tuple(rows))

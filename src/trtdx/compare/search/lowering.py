@@ -33,17 +33,13 @@ class Lowering(NamedTuple):
     operations: list[str]
     share: float  # what an honest operation is off by, relative
     convert: Callable[[Collection[str]], ir.Model]  # the model in less, but for some operations
-    shadow_model: Callable[
-        [], tuple[ir.Model, dict[str, str]]
-    ]  # the model with every operation done again in less
+    shadow_model: Callable[[], tuple[ir.Model, dict[str, str]]]  # the model with every operation done again in less
     expected_error: Callable[
         [Array], float
     ]  # the relative error that an operation with this result is expected to make
 
 
-def choose_lowering(
-    model: ir.Model, dtype: str, engine: Any, samples: Sequence[Mapping[str, Array]]
-) -> Lowering:
+def choose_lowering(model: ir.Model, dtype: str, engine: Any, samples: Sequence[Mapping[str, Array]]) -> Lowering:
     """Return the way that a type means; for int8 the samples tell how large numbers are."""
     if dtype == INT8:
         return _int8_products(model, measure_input_ranges(model, engine, samples))

@@ -117,9 +117,7 @@ def precision_search(
         InputError: the model is not healthy in float32 itself, or not even with everything kept.
     """
     with tempfile.TemporaryDirectory(prefix="trtdx-precision-") as folder:
-        search = _PrecisionSearch(
-            host, model, dtype, question, Path(folder), engine or _best_engine(), progress
-        )
+        search = _PrecisionSearch(host, model, dtype, question, Path(folder), engine or _best_engine(), progress)
         result = search.search(most)
         mixed = search.lowering.convert(result.keep)
         remove_metadata(mixed, keep=(SCOPES, CLASSES))
@@ -176,9 +174,7 @@ class _PrecisionSearch:
         kept_set = set(keep)
         ordered = tuple(name for name in self.order if name in kept_set)
         health = self.health(ordered)
-        return PrecisionResult(
-            ordered, self.dtype, health, before, self.runs, len(self.order), tuple(local), sure
-        )
+        return PrecisionResult(ordered, self.dtype, health, before, self.runs, len(self.order), tuple(local), sure)
 
     def _fewest_operations(self, drifts: Sequence[OperationDrift]) -> tuple[list[str], bool]:
         """Return the fewest operations that are enough, and whether each is needed.
@@ -289,9 +285,7 @@ class _PrecisionSearch:
 def precision_report(result: PrecisionResult) -> Report:
     """Return a search as a report."""
     runs = format_count(result.runs, "run")
-    ratio = (
-        "not finite" if math.isinf(result.before.ratio) else f"{result.before.ratio:.3g} times too far off"
-    )
+    ratio = "not finite" if math.isinf(result.before.ratio) else f"{result.before.ratio:.3g} times too far off"
     if not result.keep:
         text = f"all {result.operations} operations may be {result.dtype} ({runs})"
     else:
@@ -307,7 +301,5 @@ def precision_report(result: PrecisionResult) -> Report:
         for drift in shown[: 4 * MOST_TOLD]
     )
     columns = ("operation", "kept in", "error by itself over one rounding's", "largest number")
-    section = Section(
-        "precision", "operations that err by themselves", columns, rows, f"written to {result.file}"
-    )
+    section = Section("precision", "operations that err by themselves", columns, rows, f"written to {result.file}")
     return Report(summary=Summary(text), sections=(section,))

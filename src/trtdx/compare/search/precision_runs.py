@@ -59,9 +59,7 @@ class ErrorMeter:
         self.worst[name] = max(before[0], ratio), max(before[1], largest)
 
 
-def collect_samples(
-    host: Host, engine: Engine, question: ComparisonQuestion
-) -> tuple[list[dict[str, Array]], Results]:
+def collect_samples(host: Host, engine: Engine, question: ComparisonQuestion) -> tuple[list[dict[str, Array]], Results]:
     """Return what a model is fed at each step or sample of a question, and what it answers.
 
     A generation goes on with the model's own tokens and cache.

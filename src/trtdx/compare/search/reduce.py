@@ -189,9 +189,7 @@ class _FailingPartSearch:
         names = tensor_names(self.graph, nodes)
         right_values = {name: feeds[name] for name in names if name in feeds}
         shapes = [
-            n
-            for n in names
-            if n not in right_values and self.graph.kind(self.graph.values[n]) is ValueKind.SHAPE
+            n for n in names if n not in right_values and self.graph.kind(self.graph.values[n]) is ValueKind.SHAPE
         ]
         if shapes:
             right_values |= self._exact_part(shapes, feeds)

@@ -91,9 +91,7 @@ def save_arrays(stem: Path, samples: Sequence[Mapping[str, Array]]) -> Path:
     return stem.with_suffix(".safetensors")
 
 
-def reproduce_command(
-    host: Host, spec: SideSpec, case: PartCase, target: Path, book: RuleBook
-) -> tuple[str, bool]:
+def reproduce_command(host: Host, spec: SideSpec, case: PartCase, target: Path, book: RuleBook) -> tuple[str, bool]:
     """Return the command that shows the mistake, and whether it was seen to; with a tolerance where it needs one."""
     from trtdx.compare.judge.tolerance import Tolerances
     from trtdx.compare.run import ComparisonPlan, compare
@@ -131,8 +129,7 @@ def reproducer_from_case(failing: FailingPart, folder: str, command: str, confir
 
 def write_readme(reproducer: Reproducer, where: Where, target: Path) -> None:
     shapes = "\n".join(
-        f"- `{name}`: {'x'.join(map(str, shape)) or 'one number'}"
-        for name, shape in reproducer.inputs.items()
+        f"- `{name}`: {'x'.join(map(str, shape)) or 'one number'}" for name, shape in reproducer.inputs.items()
     )
     text = f"""# {format_count(len(reproducer.operators), "operator")} that differ{"s" if len(reproducer.operators) == 1 else ""} from {reproducer.against}
 
@@ -151,9 +148,7 @@ It is fed (`inputs`, right values):
 """
     (target / "README.md").write_text(text, encoding="utf-8")
     script = target / "reproduce.sh"
-    script.write_text(
-        f'#!/bin/sh\ncd "$(dirname "$0")" && exec {reproducer.command} "$@"\n', encoding="utf-8"
-    )
+    script.write_text(f'#!/bin/sh\ncd "$(dirname "$0")" && exec {reproducer.command} "$@"\n', encoding="utf-8")
     script.chmod(0o755)
 
 
@@ -164,10 +159,6 @@ def reproducer_report(reproducer: Reproducer) -> Report:
         f"{reproducer.folder}: {format_count(len(reproducer.operators), 'operator')} ({left}) off by {reproducer.observed:.3g} "
         f"where precision explains {reproducer.allowed:.3g}, against {reproducer.against}"
     )
-    rows = (
-        (reproducer.command, "seen to fail" if reproducer.confirmed else "not confirmed", reproducer.runs),
-    )
+    rows = ((reproducer.command, "seen to fail" if reproducer.confirmed else "not confirmed", reproducer.runs),)
     columns = ("run in that folder", "tried", "parts computed")
-    return Report(
-        summary=Summary(text), sections=(Section("reduced", "a report that can be run", columns, rows),)
-    )
+    return Report(summary=Summary(text), sections=(Section("reduced", "a report that can be run", columns, rows),))

@@ -74,9 +74,7 @@ def measure_error(true: Array, other: Array) -> tuple[bool, float, float]:
     distance = measure_difference(true, other)
     if not {true.dtype.name, other.dtype.name} <= FLOAT_DTYPES:
         return distance.sums.max_abs > 1, distance.relative_l2, 0.0
-    allowed = accumulated_error(
-        coarser_dtype(true.dtype.name, other.dtype.name), true.shape[-1] if true.ndim else 1
-    )
+    allowed = accumulated_error(coarser_dtype(true.dtype.name, other.dtype.name), true.shape[-1] if true.ndim else 1)
     if distance.not_finite:
         return True, float("inf"), allowed
     return distance.relative_l2 > LIMIT * allowed, distance.relative_l2, allowed
@@ -127,9 +125,7 @@ class Reducer:
         """
         self.truth = truth
         self.engine, self.graph = engine, engine.graph
-        self.samples = [
-            {name: self._cast_to_candidate(name, sample[name]) for name in sample} for sample in samples
-        ]
+        self.samples = [{name: self._cast_to_candidate(name, sample[name]) for name in sample} for sample in samples]
         self.right = samples
         self.runs = 0
 
@@ -219,9 +215,7 @@ class Reducer:
         def with_last(count: int) -> GraphPart:
             return part_ending_in(self.graph, nodes[-count:], last)
 
-        return with_last(
-            bisect_left(range(len(nodes)), True, 2, key=lambda count: self.fails(with_last(count)))
-        )
+        return with_last(bisect_left(range(len(nodes)), True, 2, key=lambda count: self.fails(with_last(count))))
 
     def failing_case(self, part: GraphPart) -> PartCase | None:
         """Return a part with the first sample that fails; of several, one is enough."""
@@ -267,16 +261,12 @@ class Reducer:
 
     def _cut_rows(self, part: GraphPart, symbol: str, rows: SampleRows) -> SampleRows:
         inputs = rows.inputs
-        length = max(
-            (size for name in inputs for _, size in self._symbol_axes(name, symbol, inputs[name])), default=0
-        )
+        length = max((size for name in inputs for _, size in self._symbol_axes(name, symbol, inputs[name])), default=0)
         first, end = 0, length
         while end - first > 1:
             middle = (first + end) // 2
             halves = ((first, middle), (middle, end))
-            failing_half = next(
-                (half for half in halves if self._is_same_when_cut(part, symbol, half, rows)), None
-            )
+            failing_half = next((half for half in halves if self._is_same_when_cut(part, symbol, half, rows)), None)
             if failing_half is None:
                 break
             first, end = failing_half
@@ -285,9 +275,7 @@ class Reducer:
     def _slice_rows(self, rows: SampleRows, symbol: str, first: int, end: int) -> SampleRows:
         return SampleRows(*(self._slice_arrays(arrays, symbol, first, end) for arrays in rows))
 
-    def _is_same_when_cut(
-        self, part: GraphPart, symbol: str, span: tuple[int, int], rows: SampleRows
-    ) -> bool:
+    def _is_same_when_cut(self, part: GraphPart, symbol: str, span: tuple[int, int], rows: SampleRows) -> bool:
         less = self._slice_rows(rows, symbol, *span)
         before_cut, computed = self.compute_part(part, rows.inputs), self.compute_part(part, less.inputs)
         if computed is None or before_cut is None or self.runs > 2 * MOST_RUNS:
@@ -308,9 +296,7 @@ class Reducer:
             return False
         return not _has_differences(less.expected, computed)
 
-    def _slice_arrays(
-        self, arrays: Mapping[str, Array], symbol: str, first: int, end: int
-    ) -> dict[str, Array]:
+    def _slice_arrays(self, arrays: Mapping[str, Array], symbol: str, first: int, end: int) -> dict[str, Array]:
         sliced = {}
         for name, array in arrays.items():
             index = [slice(None)] * array.ndim

@@ -77,9 +77,7 @@ def reduce_torch(host: Host, plan: ComparisonPlan, where: Where, target: Path) -
         if specs[0].is_model:
             right = _reference_output(specs[0], side, where)
         else:
-            right = _module_output(
-                open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where
-            )
+            right = _module_output(open_side(host, specs[0], plan.question, Path(scratch) / "reference"), where)
     bad, error, allowed = measure_error(right, observed)
     if not bad:
         raise InputError(f"{where.module} is right by itself with the inputs it had")
@@ -96,9 +94,7 @@ def _module_inputs(side: Side, where: Where) -> dict[str, Array]:
     records = side.kept_records(where.module, "in", where.step)
     inputs = {record.name.rpartition(":")[2]: side.capture.values(record) for record in records}
     if not inputs:
-        raise InputError(
-            f"what enters {where.module or 'the model'} is not there", fix="reduce an ONNX export of it"
-        )
+        raise InputError(f"what enters {where.module or 'the model'} is not there", fix="reduce an ONNX export of it")
     return inputs
 
 
@@ -137,9 +133,7 @@ def _write_module(
         if name not in weights
     }
     tensors.save_file(weights, target / "module.safetensors")
-    tensors.save_file(
-        {name: _torch_tensor(array) for name, array in inputs.items()}, target / "inputs.safetensors"
-    )
+    tensors.save_file({name: _torch_tensor(array) for name, array in inputs.items()}, target / "inputs.safetensors")
     tensors.save_file({"out": _torch_tensor(right)}, target / "expected.safetensors")
     settings = engine.model.config.to_dict()
     attention = str(getattr(engine.model.config, "_attn_implementation", "") or "eager")

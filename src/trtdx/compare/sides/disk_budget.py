@@ -61,9 +61,7 @@ class DiskBudget:
 
         By itself it is a share of what is free in the folder.
         """
-        self.total_bytes = (
-            limit_bytes if limit_bytes is not None else int(DISK_SHARE * shutil.disk_usage(folder).free)
-        )
+        self.total_bytes = limit_bytes if limit_bytes is not None else int(DISK_SHARE * shutil.disk_usage(folder).free)
         self.bytes_per_capture = self.total_bytes // CAPTURES
         self.level = 0
         self.notes: list[str] = []
@@ -99,9 +97,7 @@ class DiskBudget:
             shutil.rmtree(folder)
 
     def _go_coarser(self, spec: SideSpec, needed: Sequence[int]) -> None:
-        fits = next(
-            (number for number, size in enumerate(needed) if size <= self.bytes_per_capture), len(needed) - 1
-        )
+        fits = next((number for number, size in enumerate(needed) if size <= self.bytes_per_capture), len(needed) - 1)
         self.level += max(1, fits)
         self.notes.append(
             f"{spec.text}: {LEVELS[self.level - max(1, fits)].text} would take {format_bytes(needed[0])} of the "
@@ -117,10 +113,7 @@ def _bytes_needed(side: Side, levels: Sequence[CaptureLevel]) -> list[int]:
         if not record.place.tensor and record.place.path:
             same_values = sizes.setdefault(record.statistics.hash, (record.layout.bytes, []))
             same_values[1].append(record.place)
-    return [
-        sum(size for size, places in sizes.values() if any(map(level.includes_place, places)))
-        for level in levels
-    ]
+    return [sum(size for size, places in sizes.values() if any(map(level.includes_place, places))) for level in levels]
 
 
 def selector_at_level(spec: SideSpec, level: int) -> str:
@@ -132,9 +125,7 @@ def selector_at_level(spec: SideSpec, level: int) -> str:
         places = [place for place in engine.places() if place.path and not place.tensor]
     finally:
         engine.close()
-    chosen = dict.fromkeys(
-        f".{place.path}:{place.port}" for place in places if LEVELS[level].includes_place(place)
-    )
+    chosen = dict.fromkeys(f".{place.path}:{place.port}" for place in places if LEVELS[level].includes_place(place))
     return ", ".join(_merge_layer_names(list(chosen)))
 
 
@@ -146,7 +137,4 @@ def _merge_layer_names(names: list[str]) -> list[str]:
         head, _, number = (match[0] if match else "").rpartition(".")
         rest = name[1 + len(match[0]) :] if match else name
         numbers_of.setdefault((head, rest), []).append(number)
-    return [
-        f".{head}[{','.join(numbers)}]{rest}" if head else rest
-        for (head, rest), numbers in numbers_of.items()
-    ]
+    return [f".{head}[{','.join(numbers)}]{rest}" if head else rest for (head, rest), numbers in numbers_of.items()]

@@ -11,9 +11,7 @@ def need_packages(*sides: object) -> None:
     """Raise one error for everything that is absent and needed to compare these sides, before work begins."""
     texts = [side for side in sides if isinstance(side, str)]
     packages = [
-        package
-        for text in texts
-        for package in ENGINE_PACKAGES.get(ENGINE_OF_KIND.get(_side_kind(text), ""), ())
+        package for text in texts for package in ENGINE_PACKAGES.get(ENGINE_OF_KIND.get(_side_kind(text), ""), ())
     ]
     require_packages(dict.fromkeys((*TENSOR_PACKAGES, *packages)), purpose="compare these")
 

@@ -44,9 +44,7 @@ class LiveModule(SideSpec, frozen=True):
     def _copy_module(self, dtype: str = "", attention: str = "", **_: str) -> Any:
         module = copy.deepcopy(self.module)
         if dtype:
-            module = module.to(
-                getattr(import_optional("torch", extra="torch", purpose="run a module"), dtype)
-            )
+            module = module.to(getattr(import_optional("torch", extra="torch", purpose="run a module"), dtype))
         if attention and hasattr(module, "set_attn_implementation"):
             module.set_attn_implementation(attention)
         return module
@@ -92,9 +90,7 @@ def _write_capture(arrays: Mapping[str, Any], folder: Path) -> None:
     named = sorted(
         ((*split_export_key(str(name)), array) for name, array in arrays.items()), key=lambda parts: parts[:2]
     )
-    with CaptureWriter(
-        folder, CaptureHeader(run="arrays", details={"format": "arrays"}), parquet=False
-    ) as writer:
+    with CaptureWriter(folder, CaptureHeader(run="arrays", details={"format": "arrays"}), parquet=False) as writer:
         for _, step, name, array in named:
             writer.add(step, place_from_name(name), source_from_array(_numpy_array(name, array)), values=True)
 

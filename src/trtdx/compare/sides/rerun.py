@@ -41,14 +41,10 @@ class CapturedFeeds(NamedTuple):
         if self.prompt is not None and self.mask is not None:
             rows = zip(self.prompt, self.mask, strict=True)
             prompts = tuple(tuple(row[mask != 0].tolist()) for row, mask in rows)
-            return ComparisonQuestion(
-                prompts=prompts, new_tokens=0 if self.tokens is None else self.tokens.shape[1]
-            )
+            return ComparisonQuestion(prompts=prompts, new_tokens=0 if self.tokens is None else self.tokens.shape[1])
         file = folder / "inputs.npz"
         arrays = {
-            f"step{number}/{name}": array
-            for number, feeds in enumerate(self.steps)
-            for name, array in feeds.items()
+            f"step{number}/{name}": array for number, feeds in enumerate(self.steps) for name, array in feeds.items()
         }
         np.savez(file, **arrays)  # type: ignore[arg-type]
         return ComparisonQuestion(inputs=str(file))
@@ -98,9 +94,7 @@ def _captured_options(header: CaptureHeader) -> dict[str, str]:
     names = {"dtype": "dtype", "attention": "attention", "threads": "threads", "optimisation": "level"}
     if header.engine == "tensorrt":
         return {}
-    options = {
-        name: str(details[key]) for key, name in names.items() if details.get(key) not in (None, "", 0)
-    }
+    options = {name: str(details[key]) for key, name in names.items() if details.get(key) not in (None, "", 0)}
     if details.get("compiled"):
         options["compiled"] = "1"
     if details.get("disabled"):
@@ -150,9 +144,7 @@ def rerun_capture(spec: SideSpec, capture: Capture, feeds: CapturedFeeds, folder
     selector = capture.header.selector or ALL_TENSORS
     engine = spec.open(selector)
     try:
-        with record_session(
-            engine, folder, _captured_selection(capture), run=spec.text, selector=selector
-        ) as session:
+        with record_session(engine, folder, _captured_selection(capture), run=spec.text, selector=selector) as session:
             _feed_session(session, engine, feeds)
     finally:
         engine.close()

@@ -148,11 +148,7 @@ class Side:
     def kept_records(self, path: str, port: str, step: int) -> list[TensorRecord]:
         """Return what enters ("in") or leaves ("out") a module at a step, of the first rank, where values were kept."""
         records = self.capture.records(step=step, rank=self.capture.ranks[0])
-        return [
-            record
-            for record in records
-            if (record.place.path, record.place.port) == (path, port) and record.kept
-        ]
+        return [record for record in records if (record.place.path, record.place.port) == (path, port) and record.kept]
 
     def step_tokens(self) -> list[list[int]]:
         """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
@@ -234,9 +230,7 @@ def record_run(
 ) -> None:
     """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
     selection = CaptureSelection(values=parse_selector(ALL_TENSORS))
-    with record_session(
-        engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes
-    ) as session:
+    with record_session(engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes) as session:
         if question.inputs or not is_decoder(engine):
             for feeds in question_feeds(host, engine, question):
                 session.compute(feeds)

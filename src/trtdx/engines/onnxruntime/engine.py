@@ -139,9 +139,7 @@ class OrtEngine(PartialEngine):
             return []
         read = self.graph.reads[self.graph.producers[output]]
         return [
-            OperatorInput(
-                str(operand.name), None if operand.const_value is None else operand.const_value.numpy()
-            )
+            OperatorInput(str(operand.name), None if operand.const_value is None else operand.const_value.numpy())
             for operand in read
         ]
 
@@ -276,9 +274,7 @@ def _render_tap_effect(options: OrtOptions, parts: int, plain: Counter[str], wat
     lost, gained = plain - watched, watched - plain
     if not lost and not gained:
         return f"{note}; watching changed nothing"
-    was, now = (
-        ", ".join(f"{count} {op}" for op, count in operators.most_common()) for operators in (lost, gained)
-    )
+    was, now = (", ".join(f"{count} {op}" for op, count in operators.most_common()) for operators in (lost, gained))
     if was and now:
         return f"{note}; watching replaced {was} by {now}"
     return f"{note}; watching {f'added {now}' if now else f'removed {was}'}"

@@ -60,14 +60,9 @@ class PartialEngine(ClosedOnExit):
 
     def replay_inputs(self, scope: str, call: int = 0) -> dict[str, ModelInput]:
         """Return what has to be given to replay a module."""
-        return {
-            name: declared_input(self.graph.values[name])
-            for name in plan_module_replay(self, scope, call).inputs
-        }
+        return {name: declared_input(self.graph.values[name]) for name in plan_module_replay(self, scope, call).inputs}
 
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
+    def replay(self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0) -> dict[str, Array]:
         """Return what leaves a module that is given its inputs; see `replay_onnx_module`."""
         return replay_onnx_module(self, scope, inputs, call=call, step=step)
 
@@ -178,28 +173,20 @@ def _input_tensor_name(name: str, module: ModuleReplay, engine: PartialEngine) -
         declarations = "; ".join(
             f"{input_name}: {declared_input(engine.graph.values[input_name])}" for input_name in module.inputs
         )
-        raise InputError(
-            f"nothing that enters {module.path} is called {name!r}", fix=f"these enter it: {declarations}"
-        )
+        raise InputError(f"nothing that enters {module.path} is called {name!r}", fix=f"these enter it: {declarations}")
     number = int(port[2] or 0)
     if number >= len(module.inputs):
-        raise InputError(
-            f"{module.path} has {format_count(len(module.inputs), 'input')}, so there is no {name!r}"
-        )
+        raise InputError(f"{module.path} has {format_count(len(module.inputs), 'input')}, so there is no {name!r}")
     return module.inputs[number]
 
 
-def _zeros_for_shape_inputs(
-    graph: OnnxGraph, names: Sequence[str], arrays: Mapping[str, Array]
-) -> dict[str, Array]:
+def _zeros_for_shape_inputs(graph: OnnxGraph, names: Sequence[str], arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Return arrays of zeros in the place of tensors of which only the shape matters."""
     sizes = ValueSizes(graph, {name: array.shape for name, array in arrays.items()})
     zeros = {}
     for name in names:
         shape = sizes.value_shape(name)
         if shape is None:
-            raise InputError(
-                f"the shape of {name} is needed too and is not known", fix=f"give {name} as well"
-            )
+            raise InputError(f"the shape of {name} is needed too and is not known", fix=f"give {name} as well")
         zeros[name] = np.zeros(shape, numpy_dtype(value_dtype(graph.values[name])))
     return zeros

@@ -95,9 +95,7 @@ class ValueSizes:
         if value.shape is None:
             return None
         dtype = DTYPES.get(value_dtype(value))
-        return math.prod(self._dim_size(dim) for dim in value.shape) * (
-            dtype.bytes if dtype else UNKNOWN_ELEMENT_BYTES
-        )
+        return math.prod(self._dim_size(dim) for dim in value.shape) * (dtype.bytes if dtype else UNKNOWN_ELEMENT_BYTES)
 
     def bytes_by_name(self, names: Collection[str]) -> dict[str, int]:
         """Return the size of each; one without any shape is taken to be as large as the largest."""
@@ -140,9 +138,7 @@ def evaluate_dim(dim: int | ir.SymbolicDim, symbols: Mapping[str, int]) -> int |
     return value if isinstance(value, int) else None
 
 
-def bounds_within_budget(
-    graph: OnnxGraph, cost: Sequence[int], budget_bytes: int, start: Sequence[int]
-) -> list[int]:
+def bounds_within_budget(graph: OnnxGraph, cost: Sequence[int], budget_bytes: int, start: Sequence[int]) -> list[int]:
     """Return bounds between which nodes cost no more than a budget, where they can; those given stay.
 
     A cut is made where the fewest modules are left open: between layers sooner than inside one.
@@ -175,15 +171,12 @@ def weight_bytes_by_node(graph: OnnxGraph) -> list[int]:
 
 def _count_open_modules(graph: OnnxGraph, node_index: int) -> int:
     before, after = (
-        node.whole if isinstance(node, NodePiece) else node
-        for node in graph.nodes[node_index - 1 : node_index + 1]
+        node.whole if isinstance(node, NodePiece) else node for node in graph.nodes[node_index - 1 : node_index + 1]
     )
     return UNCUTTABLE if before is after else len(common_scope(graph.scopes[node_index - 1 : node_index + 1]))
 
 
-def _find_cuts(
-    first: int, end: int, cost: Sequence[int], budget_bytes: int, depth: Callable[[int], int]
-) -> list[int]:
+def _find_cuts(first: int, end: int, cost: Sequence[int], budget_bytes: int, depth: Callable[[int], int]) -> list[int]:
     """Return where to cut between two bounds."""
     cuts: list[int] = []
     while (window := _cut_window(first, end, cost, budget_bytes)) is not None:
@@ -207,9 +200,7 @@ def _cut_window(first: int, end: int, cost: Sequence[int], budget_bytes: int) ->
     return None
 
 
-def _best_cut(
-    first: int, window: range, cost: Sequence[int], budget_bytes: int, depth: Callable[[int], int]
-) -> int:
+def _best_cut(first: int, window: range, cost: Sequence[int], budget_bytes: int, depth: Callable[[int], int]) -> int:
     """Return the cut that leaves the fewest modules open, late enough to use half of the budget if it can."""
     candidates, total = [], sum(cost[first : window.start - 1])
     for at in window:

@@ -94,10 +94,7 @@ class OrtSession:
         """Return values also of types that ONNX Runtime cannot hand over as arrays."""
         ort_values = {name: _ort_value_from_array(array) for name, array in feeds.items()}
         # Each value keeps all of its run in memory (onnxruntime 1.31), so none is handed out.
-        return [
-            _array_from_ort_value(value)
-            for value in self._session.run_with_ort_values(list(names), ort_values)
-        ]
+        return [_array_from_ort_value(value) for value in self._session.run_with_ort_values(list(names), ort_values)]
 
 
 def _create_session(part: ir.Graph, graph: OnnxGraph, settings: Any, options: OrtOptions) -> Any:
@@ -124,9 +121,7 @@ def _session_options(options: OrtOptions) -> Any:
     settings.log_severity_level = 4  # errors are raised; nobody wants them on stderr as well
     # Threads that spin while they wait slow down every other session and torch: 5 times with 5 sessions on 2 cores.
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    settings.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(LOCATION_ROOT)
-    )
+    settings.add_session_config_entry("session.model_external_initializers_file_folder_path", str(LOCATION_ROOT))
     for key, value in options.settings:
         settings.add_session_config_entry(key, value)
     return settings
@@ -142,9 +137,7 @@ def count_optimised_operators(part: ir.Graph, graph: OnnxGraph, options: OrtOpti
         for key, value in (("file_name", weights.name), ("min_size_in_bytes", "1024")):
             settings.add_session_config_entry(f"session.optimized_model_external_initializers_{key}", value)
         _create_session(part, graph, settings, options)
-        proto = import_optional("onnx", extra="onnx", purpose=PURPOSE).load(
-            optimised, load_external_data=False
-        )
+        proto = import_optional("onnx", extra="onnx", purpose=PURPOSE).load(optimised, load_external_data=False)
     return Counter(node.op_type for node in proto.graph.node)
 
 
@@ -177,14 +170,10 @@ def _array_from_ort_value(value: Any) -> Array:
     return array
 
 
-def error_from_onnxruntime(
-    err: Exception, graph: OnnxGraph, options: OrtOptions | None = None
-) -> EvaluationError:
+def error_from_onnxruntime(err: Exception, graph: OnnxGraph, options: OrtOptions | None = None) -> EvaluationError:
     """Return what ONNX Runtime says as an error that names the node, its module and what to do."""
     message = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(err)).strip()
-    match = re.search(
-        r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", message
-    )
+    match = re.search(r"Could not find an implementation for (\w+)\((\d+)\) node with name '([^']*)'", message)
     if match:
         return _unsupported_node_error(match[1], match[2], match[3], graph, options)
     match = re.search(r"running (\w+) node\. Name:'([^']*)' Status Message: (.*)", message, re.DOTALL)
@@ -221,11 +210,7 @@ def _unsupported_node_error(
 def _node_dtypes(graph: OnnxGraph, name: str) -> set[str]:
     from trtdx.formats.onnx.places import value_dtype
 
-    read = (
-        operand
-        for at in _node_indices(graph, name)
-        for operand in (*graph.reads[at], *graph.nodes[at].outputs)
-    )
+    read = (operand for at in _node_indices(graph, name) for operand in (*graph.reads[at], *graph.nodes[at].outputs))
     return {dtype for value in read if (dtype := value_dtype(value)) not in ("", "int64")}
 
 
@@ -240,6 +225,4 @@ def _node_indices(graph: OnnxGraph, name: str) -> Iterable[int]:
 
 def _strip_source_location(text: str) -> str:
     """Return a message without the place in ONNX Runtime's sources it came from."""
-    return re.sub(
-        r"^/onnxruntime_src/\S+:\d+ .*?(?:was false\. |\) (?=[A-Z\[]))", "", text.strip(), flags=re.DOTALL
-    )
+    return re.sub(r"^/onnxruntime_src/\S+:\d+ .*?(?:was false\. |\) (?=[A-Z\[]))", "", text.strip(), flags=re.DOTALL)

@@ -64,9 +64,7 @@ class CpuChanges(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         lines = [f"TensorRT-LLM {self.version} of {self.tree} on the CPU, networks on {self.tensorrt}"]
         lines += [f"  stand-in {name}: {why}" for name, why in sorted(self.stand_ins.items())]
-        lines += [
-            f"  {name}: its __init__ is not run, its names are imported as asked for" for name in self.lazy
-        ]
+        lines += [f"  {name}: its __init__ is not run, its names are imported as asked for" for name in self.lazy]
         lines += [f"  exchanged {name}" for name in self.replaced]
         lines += [f"  set {name}={value}" for name, value in self.environment.items()]
         lines += [f"  ignored {name}: {why}" for name, why in self.ignored.items()]
@@ -108,9 +106,7 @@ class TensorRtLlmOnCpu(ClosedOnExit):
         self.version = package_version(self._folder)
         _check_python(self._folder)
         if _ACTIVE:
-            raise InputError(
-                f"{_ACTIVE[0]._folder} is on the CPU already", fix="close it first: one tree at a time"
-            )
+            raise InputError(f"{_ACTIVE[0]._folder} is on the CPU already", fix="close it first: one tree at a time")
         self._bindings = load_rtx_bindings()
         self._torch = import_optional("torch", extra="torch", purpose="compute TensorRT-LLM's networks")
         self._runtime = CpuRuntime(PluginReferences(plugins or {}), sink, _parse_optional_selector(selector))
@@ -156,9 +152,7 @@ class TensorRtLlmOnCpu(ClosedOnExit):
     def _is_replaced_module(self, name: str) -> bool:
         top = name.partition(".")[0]
         module = sys.modules.get(name)
-        return top in (ROOT_PACKAGE, "tensorrt", "polygraphy", *REPLACED_PACKAGES) or isinstance(
-            module, StandInModule
-        )
+        return top in (ROOT_PACKAGE, "tensorrt", "polygraphy", *REPLACED_PACKAGES) or isinstance(module, StandInModule)
 
     @property
     def sink(self) -> Sink | None:
@@ -230,9 +224,7 @@ def find_package_folder(tree: Path) -> Path:
 
 def package_version(folder: Path) -> str:
     """Return the version a package says it is."""
-    match = re.search(
-        r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8")
-    )
+    match = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", (folder / "version.py").read_text(encoding="utf-8"))
     return match[1] if match else "unknown"
 
 
@@ -242,9 +234,7 @@ def _check_python(folder: Path) -> None:
 
     here = ".".join(map(str, sys.version_info[:3]))
     for metadata in folder.parent.glob("tensorrt_llm-*.dist-info/METADATA"):
-        match = re.search(
-            r"^Requires-Python:\s*(.+)$", metadata.read_text(encoding="utf-8", errors="replace"), re.M
-        )
+        match = re.search(r"^Requires-Python:\s*(.+)$", metadata.read_text(encoding="utf-8", errors="replace"), re.M)
         with contextlib.suppress(InvalidSpecifier):
             if match and here not in SpecifierSet(match[1]):
                 raise InputError(

@@ -80,9 +80,7 @@ def module_of(llm: Any) -> Any:
             continue
         inner = getattr(innermost, name)
         if inner is None:
-            raise InputError(
-                f"the {type(innermost).__name__} has no {name}: it was shut down or has not been set up"
-            )
+            raise InputError(f"the {type(innermost).__name__} has no {name}: it was shut down or has not been set up")
         innermost = inner
     if hasattr(innermost, "named_modules"):
         return innermost

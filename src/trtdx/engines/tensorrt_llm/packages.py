@@ -44,9 +44,7 @@ class PackageExports:
                         "",
                     )
             elif isinstance(statement, ast.Assign):
-                self.assigned_values |= {
-                    at.id: statement.value for at in statement.targets if isinstance(at, ast.Name)
-                }
+                self.assigned_values |= {at.id: statement.value for at in statement.targets if isinstance(at, ast.Name)}
             elif isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 self.has_definitions = True
             elif isinstance(statement, (ast.If, ast.Try)):
@@ -150,9 +148,7 @@ class _ExplainedImport:
                 f"{self.requested_name} is not written for Python {version}: {err}",
                 fix="use the Python version that this release of TensorRT-LLM names in its setup.py",
             ) from err
-        raise CudaOnlyError(
-            f"{self.requested_name} cannot be imported here: {type(err).__name__}: {err}"
-        ) from err
+        raise CudaOnlyError(f"{self.requested_name} cannot be imported here: {type(err).__name__}: {err}") from err
 
 
 class PackageFinder(MetaPathFinder, Loader):
@@ -169,9 +165,7 @@ class PackageFinder(MetaPathFinder, Loader):
             return None
         folder = self.package.joinpath(*name.split(".")[1:])
         init = folder / "__init__.py"
-        if not init.is_file() or (
-            name != ROOT_PACKAGE and PackageExports(name, _read_text(init)).has_definitions
-        ):
+        if not init.is_file() or (name != ROOT_PACKAGE and PackageExports(name, _read_text(init)).has_definitions):
             return None
         spec = ModuleSpec(name, self, origin=str(init), is_package=True)
         spec.submodule_search_locations = [str(folder)]

@@ -126,9 +126,7 @@ class ILayer:
 
 def load_rtx_bindings() -> Any:
     """Return TensorRT-RTX, whose builder needs no GPU."""
-    return import_optional(
-        "tensorrt_rtx", extra="trt", purpose="define TensorRT-LLM's networks without a GPU"
-    )
+    return import_optional("tensorrt_rtx", extra="trt", purpose="define TensorRT-LLM's networks without a GPU")
 
 
 def _rtx_module() -> Any:

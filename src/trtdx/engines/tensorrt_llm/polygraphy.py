@@ -90,9 +90,7 @@ def polygraphy_names(runtime: CpuRuntime) -> dict[str, dict[str, Any]]:
         created = network() if callable(network) else network
         builder, definition = created[0], created[1]
         builder_config = config(builder, definition) if callable(config) else config
-        return runtime.engine_from_plan(
-            runtime.build_plan(definition, getattr(builder_config, "profiles", ()))
-        )
+        return runtime.engine_from_plan(runtime.build_plan(definition, getattr(builder_config, "profiles", ())))
 
     class EngineFromNetwork:
         def __init__(self, network: Any, config: Any = None, **_: Any) -> None:

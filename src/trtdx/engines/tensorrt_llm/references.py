@@ -38,9 +38,7 @@ def _cumulative_sum(value: Any) -> Any:
 def _gemm_outputs(fields: PluginFields, inputs: Sequence[Any]) -> list[tuple[Any, Sequence[int]]]:
     left, right = (tuple(tensor.shape) for tensor in inputs)
     unsupported = [name for name in UNSUPPORTED_GEMM_OPTIONS if _field_number(fields, name)]
-    if unsupported or (
-        _field_number(fields, "transa") and (len(left) != 2 or _field_number(fields, "pad_lda"))
-    ):
+    if unsupported or (_field_number(fields, "transa") and (len(left) != 2 or _field_number(fields, "pad_lda"))):
         raise LayerError(
             f"the plugin Gemm was asked for {', '.join(unsupported) or 'transa'}, which its reference does not know so",
             fix="pass plugins={'Gemm': Plugin(function, outputs)}",
@@ -55,9 +53,7 @@ def _gemm_reference(left: Any, right: Any, fields: PluginFields) -> Any:
     """Return the product; columns that only pad are not used of the input, and are NaN in the output."""
     first, second = left.astype(np.float32), right.astype(np.float32)
     first = (
-        first.T
-        if _field_number(fields, "transa")
-        else first[..., : left.shape[-1] - _field_number(fields, "pad_lda")]
+        first.T if _field_number(fields, "transa") else first[..., : left.shape[-1] - _field_number(fields, "pad_lda")]
     )
     second = second.T if _field_number(fields, "transb") else second
     product = np.matmul(first, second)

@@ -44,12 +44,8 @@ class CpuRuntime:
         """Return what stands in for a serialized engine."""
         plan = EvaluatedPlan(PLAN_MAGIC + str(next(self._numbers)).encode())
         plan.network, plan.profiles = network, list(profiles)
-        plan.prepared = self.prepare_network(
-            network
-        )  # as it is now, whatever is added to the network afterwards
-        plan.weight_owners = [
-            referrer for referrer in gc.get_referrers(network) if _wraps_network(referrer, network)
-        ]
+        plan.prepared = self.prepare_network(network)  # as it is now, whatever is added to the network afterwards
+        plan.weight_owners = [referrer for referrer in gc.get_referrers(network) if _wraps_network(referrer, network)]
         self._recent_plans[bytes(plan)] = plan
         if len(self._recent_plans) > MOST_RECENT_PLANS:
             del self._recent_plans[next(iter(self._recent_plans))]
@@ -65,15 +61,11 @@ class CpuRuntime:
             )
         known_plan = plan if isinstance(plan, EvaluatedPlan) else self._recent_plans.get(content)
         if known_plan is None:
-            raise CudaOnlyError(
-                "the network of this plan is gone; it was built long ago", fix="build it again"
-            )
+            raise CudaOnlyError("the network of this plan is gone; it was built long ago", fix="build it again")
         return EvaluatedEngine(self, known_plan)
 
     def prepare_network(self, network: Any) -> PreparedNetwork:
-        return prepare_network(
-            self.plugins.network_with_plugins(network), plugins=self.plugins.checked_functions()
-        )
+        return prepare_network(self.plugins.network_with_plugins(network), plugins=self.plugins.checked_functions())
 
     def selected_places(self, plan: EvaluatedPlan) -> list[TensorPlace]:
         """Return what is selected in one network; nothing is no mistake, for there may be many networks."""
@@ -103,9 +95,7 @@ class EvaluatedPlan(bytes):
     network: Any
     profiles: Sequence[Any]
     prepared: PreparedNetwork
-    weight_owners: Sequence[
-        Any
-    ]  # TensorRT-LLM's own network object: weights are pointers into arrays that it holds
+    weight_owners: Sequence[Any]  # TensorRT-LLM's own network object: weights are pointers into arrays that it holds
 
     @property
     def nbytes(self) -> int:
@@ -124,12 +114,8 @@ class EvaluatedEngine:
         self.prepared = plan.prepared
         shown = runtime.plugins.network_with_plugins(network)
         self._plan, self.name, self.num_layers = plan, network.name, shown.num_layers
-        self.inputs: dict[str, Any] = {
-            t.name: t for t in (shown.get_input(at) for at in range(shown.num_inputs))
-        }
-        self.outputs: dict[str, Any] = {
-            t.name: t for t in (shown.get_output(at) for at in range(shown.num_outputs))
-        }
+        self.inputs: dict[str, Any] = {t.name: t for t in (shown.get_input(at) for at in range(shown.num_inputs))}
+        self.outputs: dict[str, Any] = {t.name: t for t in (shown.get_output(at) for at in range(shown.num_outputs))}
         self._tensors: dict[str, Any] = {**self.inputs, **self.outputs}
         self.num_io_tensors = len(self._tensors)
         self.num_optimization_profiles = max(1, len(plan.profiles))
@@ -170,9 +156,7 @@ class EvaluatedEngine:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise CudaOnlyError(
-            f"ICudaEngine.{name} was asked for, but no engine is compiled here: it is evaluated"
-        )
+        raise CudaOnlyError(f"ICudaEngine.{name} was asked for, but no engine is compiled here: it is evaluated")
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the network; what is tapped is shown, and the outputs come back."""
@@ -202,9 +186,7 @@ class EvaluatedContext:
 
     def __init__(self, engine: EvaluatedEngine) -> None:
         self.engine, self.active_optimization_profile = engine, 0
-        self._shapes: dict[str, tuple[int, ...]] = {
-            name: tuple(tensor.shape) for name, tensor in engine.inputs.items()
-        }
+        self._shapes: dict[str, tuple[int, ...]] = {name: tuple(tensor.shape) for name, tensor in engine.inputs.items()}
         self._addresses: dict[str, int] = {}
         self._inferred: dict[str, tuple[int, ...]] = {}
 
@@ -276,9 +258,7 @@ class EvaluatedContext:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise CudaOnlyError(
-            f"IExecutionContext.{name} was asked for, but nothing is executed here: it is evaluated"
-        )
+        raise CudaOnlyError(f"IExecutionContext.{name} was asked for, but nothing is executed here: it is evaluated")
 
 
 def _array_at_address(address: int, shape: Sequence[int], dtype: str, name: str) -> Any:

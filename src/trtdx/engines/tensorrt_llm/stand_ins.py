@@ -72,9 +72,7 @@ class AbsentObject:
         def refuse(instance: Any, *args: Any, **kwargs: Any) -> None:
             self._refuse("made an instance of")
 
-        return (
-            type(self.__dict__["__name__"], (), {"__init__": refuse, "__init_subclass__": _ignore_arguments}),
-        )
+        return (type(self.__dict__["__name__"], (), {"__init__": refuse, "__init_subclass__": _ignore_arguments}),)
 
     def __instancecheck__(self, value: Any) -> bool:
         return isinstance(value, AbsentObject) and value in self.__dict__["_parts"].values()

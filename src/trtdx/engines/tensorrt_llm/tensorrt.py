@@ -13,9 +13,7 @@ from trtdx.engines.tensorrt_llm.plugins import PluginRegistry
 from trtdx.engines.tensorrt_llm.runtime import CpuRuntime, EvaluatedContext, EvaluatedEngine, EvaluatedPlan
 from trtdx.engines.tensorrt_llm.stand_ins import CudaOnlyError
 
-CLAIMED_VERSION = (
-    "10.9.0"  # the classic TensorRT whose interface this is; TensorRT-LLM asks for 10.6 and 10.8
-)
+CLAIMED_VERSION = "10.9.0"  # the classic TensorRT whose interface this is; TensorRT-LLM asks for 10.6 and 10.8
 WEAK_TYPING_FLAGS = (
     "FP16",
     "BF16",
@@ -79,9 +77,7 @@ class TensorRtModule(types.ModuleType):
 
     def __init__(self, real: Any, replacements: dict[str, Any]) -> None:
         super().__init__("tensorrt", "A stand-in of trtdx over tensorrt_rtx.")
-        self.__dict__.update(
-            replacements, _real=real, tensorrt=self, __path__=[], __version__=CLAIMED_VERSION
-        )
+        self.__dict__.update(replacements, _real=real, tensorrt=self, __path__=[], __version__=CLAIMED_VERSION)
         self.__spec__ = ModuleSpec("tensorrt", None, is_package=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -118,9 +114,7 @@ def create_tensorrt_module(real: Any, runtime: CpuRuntime) -> TensorRtModule:
 
     class Refitter:
         def __init__(self, *_: Any) -> None:
-            raise CudaOnlyError(
-                "tensorrt.Refitter was asked for, but no engine is compiled here: it is evaluated"
-            )
+            raise CudaOnlyError("tensorrt.Refitter was asked for, but no engine is compiled here: it is evaluated")
 
     registry = PluginRegistry(real.get_plugin_registry())
     return TensorRtModule(

@@ -141,9 +141,7 @@ def torch_patches(torch: Any, capability: tuple[int, int]) -> list[AttributePatc
     return [
         *(AttributePatch(cuda, name, value) for name, value in cuda_attributes.items()),
         AttributePatch(torch, "set_default_device", lambda device: plain_set(cpu_for(device))),
-        AttributePatch(
-            DeviceContext, "__init__", lambda self, device: plain_init(self, torch.device(cpu_for(device)))
-        ),
+        AttributePatch(DeviceContext, "__init__", lambda self, device: plain_init(self, torch.device(cpu_for(device)))),
         AttributePatch(torch, "Generator", _generator_class(generator, cpu_for)),
     ]
 

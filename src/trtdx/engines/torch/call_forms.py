@@ -43,9 +43,7 @@ class PlainModuleForm:
     def __init__(self, model: Any) -> None:
         self._model, self._device = model, model_device(model)
         parameters = forward_parameters(model)
-        self._takes_keywords = any(
-            parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
-        )
+        self._takes_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         self.inputs = {
             name: ModelInput(name, "", None, parameter.default is not parameter.empty)
             for name, parameter in parameters.items()
@@ -94,9 +92,7 @@ class DecoderForm:
         result = self.run_probe(watch)
         self._places = merge_place_order(list(order), module_places(model))
         cache = (
-            cache_from_model(model, getattr(result, "past_key_values", None))
-            if "past_key_values" in parameters
-            else ""
+            cache_from_model(model, getattr(result, "past_key_values", None)) if "past_key_values" in parameters else ""
         )
         self.cache = cache if isinstance(cache, DecoderCache) else None
         why = cache or "the model takes none"
@@ -119,9 +115,7 @@ class DecoderForm:
             watch.attach()
         try:
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                return uncompiled_module(self._model)(
-                    **{name: step_inputs[name] for name in self._step_inputs}, **more
-                )
+                return uncompiled_module(self._model)(**{name: step_inputs[name] for name in self._step_inputs}, **more)
         finally:
             if watch is not None:
                 watch.detach()
@@ -151,9 +145,9 @@ class DecoderForm:
             total, new = arguments["attention_mask"].shape[1], arguments["input_ids"].shape[1]
             length = self.cache.past_length(tensors, total, new)
         cache = self.cache.create_filled(tensors, length)
-        results = {
-            "logits": _logits_of_result(call(**arguments, past_key_values=cache))
-        } | self.cache.read_contents(cache)
+        results = {"logits": _logits_of_result(call(**arguments, past_key_values=cache))} | self.cache.read_contents(
+            cache
+        )
         return {name: array_from_tensor(tensor) for name, tensor in results.items()}
 
 

@@ -76,9 +76,7 @@ class TorchEngine(ClosedOnExit):
                 fix="prepare the module before it is handed in, or pass the path of a folder",
             )
         self._backend, self._threads = compiled, threads
-        self._selector = (
-            parse_selector(selector) if isinstance(selector, str) and selector else selector or None
-        )
+        self._selector = parse_selector(selector) if isinstance(selector, str) and selector else selector or None
         self._module = None if self.path is not None else model
         self._training_modules: list[Any] = []  # modules to be set back when the engine is closed
         self.notes: list[str] = []
@@ -176,9 +174,7 @@ class TorchEngine(ClosedOnExit):
         """Return what a module has to be given to be computed alone, by the names that `replay` takes."""
         return torch_module_inputs(self, scope, call)
 
-    def replay(
-        self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0
-    ) -> dict[str, Array]:
+    def replay(self, scope: str, inputs: Mapping[str, Any], *, call: int = 0, step: int = 0) -> dict[str, Array]:
         """Return what leaves a module that is computed alone; see `replay_torch_module`."""
         return replay_torch_module(self, scope, inputs, call=call, step=step)
 

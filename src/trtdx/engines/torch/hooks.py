@@ -147,9 +147,7 @@ class ModuleWatch:
         for path, module in self._model.named_modules():
             op = type(module).__name__
             if (path, "in") in self._candidates:
-                hooks.append(
-                    module.register_forward_pre_hook(self._forward_pre_hook(path, op), with_kwargs=True)
-                )
+                hooks.append(module.register_forward_pre_hook(self._forward_pre_hook(path, op), with_kwargs=True))
             if (path, "out") in self._candidates:
                 hooks.append(module.register_forward_hook(self._forward_hook(path, op), with_kwargs=True))
         return hooks
@@ -175,9 +173,7 @@ class ModuleWatch:
 
         return hook
 
-    def _port_observer(
-        self, path: str, port: str, op: str
-    ) -> Callable[[Any, Any, Mapping[str, Any], Any], None]:
+    def _port_observer(self, path: str, port: str, op: str) -> Callable[[Any, Any, Mapping[str, Any], Any], None]:
         """Return what looks at the values of one port; a lone tensor, the usual case, goes the short way."""
         key, tensor_class, calls = (path, port), self._tensor_class, self._calls
         lone: dict[Any, Place | None] = {}  # by the tensor's type; None where it is not selected
@@ -239,9 +235,7 @@ class ModuleWatch:
         _reset_compiled_graphs()
         return hooks
 
-    def observe_operator(
-        self, path: str, port: str, op: str, number: int, argument: str, tensor: Any
-    ) -> None:
+    def observe_operator(self, path: str, port: str, op: str, number: int, argument: str, tensor: Any) -> None:
         """Take a tensor from inside a compiled graph; where steps are counted here, one begins on the second pass."""
         place = Place(path, port, number, argument, op, dtype=_dtype_name(tensor))
         if self.sink is None or not self._is_chosen(place):

@@ -82,11 +82,7 @@ def load_model(
             model = model.to(device).eval()
         except Exception as err:  # each of the many things transformers checks raises its own kind
             raise _error_from_transformers(folder, err) from err
-    notes = (
-        []
-        if options["use_safetensors"]
-        else ["the weights are torch files, read without running code in them"]
-    )
+    notes = [] if options["use_safetensors"] else ["the weights are torch files, read without running code in them"]
     return LoadedModel(model, notes + _check_loading_info(folder, model, loading_info, strict=strict))
 
 
@@ -102,9 +98,7 @@ def load_outline(path: str | Path) -> Any:
     _check_config(folder)
     with _silence_transformers(transformers), torch.device("meta"):
         try:
-            config = transformers.AutoConfig.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False).eval()
         except Exception as err:  # each of the many things transformers checks raises its own kind
             raise _error_from_transformers(folder, err) from err
@@ -124,9 +118,7 @@ def _check_folder(folder: Path) -> bool:
     """Raise if something of the model is not there or not whole; returns whether its weights are safetensors."""
     if not folder.is_dir():
         state = "is a file" if folder.exists() else "does not exist"
-        raise InputError(
-            f"{folder} {state}, not a Hugging Face folder", fix="name the folder that holds config.json"
-        )
+        raise InputError(f"{folder} {state}, not a Hugging Face folder", fix="name the folder that holds config.json")
     _check_config(folder)
     for name in SHARD_INDEX_FILES:
         if (folder / name).is_file():
@@ -146,9 +138,7 @@ def _check_config(folder: Path) -> None:
     try:
         config = msgspec.json.decode((folder / CONFIG_FILE).read_bytes())
     except FileNotFoundError:
-        raise InputError(
-            f"{folder} has no {CONFIG_FILE}", fix="name the folder that holds config.json"
-        ) from None
+        raise InputError(f"{folder} has no {CONFIG_FILE}", fix="name the folder that holds config.json") from None
     except OSError as err:
         raise InputError(f"{folder / CONFIG_FILE} cannot be read: {err.strerror or err}") from err
     except msgspec.MsgspecError as err:
@@ -173,9 +163,7 @@ def _check_config(folder: Path) -> None:
 
 def _check_shards(folder: Path, index: str) -> None:
     try:
-        names = sorted(
-            set(msgspec.json.decode((folder / index).read_bytes(), type=_ShardIndex).weight_map.values())
-        )
+        names = sorted(set(msgspec.json.decode((folder / index).read_bytes(), type=_ShardIndex).weight_map.values()))
     except (OSError, msgspec.MsgspecError) as err:
         raise InputError(f"{folder / index} cannot be read: {err}") from err
     outside = [name for name in names if Path(name).name != name]
@@ -184,9 +172,7 @@ def _check_shards(folder: Path, index: str) -> None:
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         count_text = f"{format_count(len(missing), 'file')} of {len(names)} that {index} names"
-        raise InputError(
-            f"{folder} lacks {count_text}: {abbreviate_list(missing)}", fix="fetch the missing shards"
-        )
+        raise InputError(f"{folder} lacks {count_text}: {abbreviate_list(missing)}", fix="fetch the missing shards")
     for name in names:
         if name.endswith(".safetensors"):
             _check_safetensors(folder / name)
@@ -204,9 +190,7 @@ def _check_loading_info(folder: Path, model: Any, loading_info: dict[str, Any], 
     architecture = type(model).__name__
     wrong = sorted(loading_info["mismatched_keys"])
     if wrong:
-        texts = [
-            f"{name} is {list(actual)} and should be {list(expected)}" for name, actual, expected in wrong
-        ]
+        texts = [f"{name} is {list(actual)} and should be {list(expected)}" for name, actual, expected in wrong]
         raise RefusedWeightsError(
             f"{format_count(len(wrong), 'weight')} in {folder} of another size than {CONFIG_FILE} says: {abbreviate_list(texts, 3, '; ')}",
             fix="use the config and the weights of one and the same model",

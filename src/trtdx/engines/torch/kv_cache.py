@@ -54,9 +54,7 @@ class DecoderCache:
         inputs = {}
         for layer in self._layers:
             length = "past_window" if layer.kind == SLIDING_LAYER else "past"
-            for part, (_, heads, _, width), dtype in zip(
-                KEY_AND_VALUE, layer.shapes, layer.dtypes, strict=True
-            ):
+            for part, (_, heads, _, width), dtype in zip(KEY_AND_VALUE, layer.shapes, layer.dtypes, strict=True):
                 name = f"past.{layer.number}.{part}"
                 inputs[name] = ModelInput(name, find_dtype(dtype).name, ("batch", heads, length, width))
         return inputs
@@ -117,9 +115,7 @@ def cache_from_model(model: Any, model_cache: Any) -> DecoderCache | str:
     layers = getattr(model_cache, "layers", None)
     if type(model_cache).__name__ != "DynamicCache" or layers is None:
         return f"it is a {type(model_cache).__name__}, which is not known here"
-    strange = [
-        type(layer).__name__ for layer in layers if type(layer).__name__ not in (DYNAMIC_LAYER, SLIDING_LAYER)
-    ]
+    strange = [type(layer).__name__ for layer in layers if type(layer).__name__ not in (DYNAMIC_LAYER, SLIDING_LAYER)]
     if strange:
         return f"it has a {strange[0]}, which is not known here"
     configured = cache_utils.DynamicCache(config=config).layers

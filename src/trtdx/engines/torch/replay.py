@@ -104,9 +104,7 @@ def prepare_call(
     past = {name: tensor_from_array(inputs[name], device) for name in inputs if _PAST_NAME.fullmatch(name)}
     arrays = {_input_name(name, path): _array_from_value(inputs[name]) for name in inputs if name not in past}
     shapes = _call_template(engine, path, call, arrays)
-    tensors = {
-        name: tensor_from_array(array, device) for name, array in _check_inputs(shapes, arrays).items()
-    }
+    tensors = {name: tensor_from_array(array, device) for name, array in _check_inputs(shapes, arrays).items()}
     cache = engine.form.cache
     _check_past(cache, shapes, past, tensors, step)
     return PreparedCall(path, engine.model.get_submodule(path), shapes, tensors, cache, past)
@@ -122,12 +120,8 @@ def _input_name(name: str, path: str) -> str:
     """Return a name without the path: "in.mask" of "model.layers.3:in.mask"."""
     port = _INPUT_PORT.fullmatch(name)
     prefix = port[1] if port else None
-    if port is None or (
-        prefix is not None and prefix != path and not (prefix and path_matches(prefix, path, {}))
-    ):
-        raise InputError(
-            f"nothing that enters {path or 'the model'} is called {name!r}", fix="name inputs as :in, ..."
-        )
+    if port is None or (prefix is not None and prefix != path and not (prefix and path_matches(prefix, path, {}))):
+        raise InputError(f"nothing that enters {path or 'the model'} is called {name!r}", fix="name inputs as :in, ...")
     return "in" if port[2] == "in[0]" else port[2]
 
 
@@ -163,9 +157,7 @@ def torch_module_inputs(engine: TorchEngine, scope: str, call: int = 0) -> dict[
     inputs = {name: _input_from_tensors(name, once.get(name), twice.get(name)) for name in {**once, **twice}}
     past = form.cache.inputs if form.cache else {}
     past_names = {f"past.{layer}.{part}" for layer in plain.layers for part in KEY_AND_VALUE}
-    return inputs | {
-        name: declared._replace(optional=True) for name, declared in past.items() if name in past_names
-    }
+    return inputs | {name: declared._replace(optional=True) for name, declared in past.items() if name in past_names}
 
 
 def _input_from_tensors(name: str, once: Any, twice: Any) -> ModelInput:
@@ -304,9 +296,7 @@ def _fill_arguments(
 
 def named_outputs(path: str, result: Any) -> dict[str, Any]:
     values = result if isinstance(result, (tuple, list)) else (result,)
-    return {
-        Place(path, "out", number, name).name: tensor for number, name, tensor in iterate_tensors(values, {})
-    }
+    return {Place(path, "out", number, name).name: tensor for number, name, tensor in iterate_tensors(values, {})}
 
 
 def _present_contents(cache: DecoderCache, filled_cache: Any, past: Mapping[str, Any]) -> dict[str, Any]:

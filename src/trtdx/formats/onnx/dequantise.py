@@ -44,8 +44,7 @@ def has_static_steps(graph: OnnxGraph) -> bool:
     from trtdx.formats.onnx.module_graph import ValueKind
 
     return any(
-        node.op_type in STATIC_QUANTISERS
-        and any(graph.kind(value) is ValueKind.DATA for value in node.inputs if value)
+        node.op_type in STATIC_QUANTISERS and any(graph.kind(value) is ValueKind.DATA for value in node.inputs if value)
         for node in graph.nodes
     )
 
@@ -133,11 +132,7 @@ class _GraphDequantiser:
         from trtdx.formats.onnx.module_graph import ValueKind
 
         for node in self._graph.nodes:
-            data = [
-                value
-                for value in node.inputs
-                if value is not None and self._graph.kind(value) is ValueKind.DATA
-            ]
+            data = [value for value in node.inputs if value is not None and self._graph.kind(value) is ValueKind.DATA]
             if node.op_type == "QuantizeLinear":
                 self._replace_quantiser(node, constant=not data)
             elif not data and node.inputs and node.inputs[0] not in self._dequantised_values:
@@ -182,9 +177,7 @@ class _GraphDequantiser:
         if inputs[6] is not None:
             wide = [self._ir.AttrInt64("to", int(self._ir.DataType.FLOAT))]
             step = self._insert_node(node, "Mul", [inputs[1], inputs[4]])
-            floats.append(
-                self._insert_node(node, "Mul", [self._insert_node(node, "Cast", [inputs[6]], wide), step])
-            )
+            floats.append(self._insert_node(node, "Mul", [self._insert_node(node, "Cast", [inputs[6]], wide), step]))
         more = [attribute for attribute in node.attributes.values() if attribute.name in KEPT_ATTRIBUTES]
         self._round_result(node, self._insert_node(node, "Gemm", floats, more), inputs[7], inputs[8])
 

@@ -51,9 +51,7 @@ def insert_node(
 ) -> ir.Value:
     """Insert a node before another and return the value it makes, which is float32 unless told."""
     graphs = import_onnx_ir()
-    result: ir.Value = graphs.Value(
-        name=name, shape=shape, type=graphs.TensorType(dtype or graphs.DataType.FLOAT)
-    )
+    result: ir.Value = graphs.Value(name=name, shape=shape, type=graphs.TensorType(dtype or graphs.DataType.FLOAT))
     node = graphs.Node("", operator, inputs, attributes, outputs=[result], name=f"{operator}_{name}")
     graph.insert_before(before, node)
     return result
@@ -63,9 +61,7 @@ def iter_body_nodes(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the nodes inside the bodies of an If, Loop or Scan, and inside those of nodes in them."""
     for attribute in node.attributes.values():
         kind = attribute.type.name
-        bodies = (
-            [attribute.as_graph()] if kind == "GRAPH" else attribute.as_graphs() if kind == "GRAPHS" else ()
-        )
+        bodies = [attribute.as_graph()] if kind == "GRAPH" else attribute.as_graphs() if kind == "GRAPHS" else ()
         for body in bodies:
             yield from import_onnx_ir().traversal.RecursiveGraphIterator(body)
 

@@ -98,9 +98,7 @@ def _insert_before(
 ) -> ir.Node:
     """Put a node before another, where its owner belongs."""
     graphs = import_optional("onnx_ir", extra="onnx", purpose="read ONNX graphs")
-    inserted: ir.Node = graphs.Node(
-        "", op, inputs, attributes=settings, num_outputs=1, name=f"{node.name}_{name}"
-    )
+    inserted: ir.Node = graphs.Node("", op, inputs, attributes=settings, num_outputs=1, name=f"{node.name}_{name}")
     _set_name_and_type(inserted.outputs[0], name, inputs[0] if op == "Add" else node.outputs[0])
     inserted.metadata_props.update(owner.metadata_props)
     model.graph.insert_before(node, inserted)
@@ -128,11 +126,7 @@ def split_fused_node(node: ir.Node) -> list[Any]:
         return _sum_and_norm(node, inputs)
     if node.op_type in FUSED_BIAS_INPUTS and "biased" in node.meta:
         inputs = [operand for at, operand in enumerate(inputs) if at != FUSED_BIAS_INPUTS[node.op_type]]
-        return [
-            _piece_of_node(
-                node, "Gelu" if node.op_type == "BiasGelu" else node.op_type, inputs, domain=MICROSOFT
-            )
-        ]
+        return [_piece_of_node(node, "Gelu" if node.op_type == "BiasGelu" else node.op_type, inputs, domain=MICROSOFT)]
     if node.op_type == FUSED_ACTIVATION and "before" in node.meta:
         kind = node.attributes["activation"].as_string() if "activation" in node.attributes else "Relu"
         return [_piece_of_node(node, kind, [node.meta["before"]])._replace(metadata_props={})]
@@ -140,9 +134,7 @@ def split_fused_node(node: ir.Node) -> list[Any]:
 
 
 def _piece_of_node(node: ir.Node, op: str, inputs: Sequence[Any], domain: str = "") -> NodePiece:
-    return NodePiece(
-        op, str(node.name), inputs, list(node.outputs), node.attributes, node.metadata_props, node, domain
-    )
+    return NodePiece(op, str(node.name), inputs, list(node.outputs), node.attributes, node.metadata_props, node, domain)
 
 
 def _sum_and_norm(node: ir.Node, inputs: list[Any]) -> list[Any]:
@@ -152,7 +144,5 @@ def _sum_and_norm(node: ir.Node, inputs: list[Any]) -> list[Any]:
     terms = inputs[:2] + ([inputs[bias]] if inputs[bias] is not None and "biased" not in node.meta else [])
     return [
         NodePiece("Add" if len(terms) == 2 else "Sum", str(node.name), terms, [total], {}, {}, node),
-        _piece_of_node(node, kind, [total, *(inputs[at] for at in weight_inputs)])._replace(
-            outputs=[node.outputs[0]]
-        ),
+        _piece_of_node(node, kind, [total, *(inputs[at] for at in weight_inputs)])._replace(outputs=[node.outputs[0]]),
     ]

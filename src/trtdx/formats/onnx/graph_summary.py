@@ -61,11 +61,7 @@ class BodyNames:
         self.defined.add(name)
 
     def unresolved(self) -> dict[str, str]:
-        return {
-            name: node
-            for name, node in self.used.items()
-            if name not in self.defined and name not in self.inputs
-        }
+        return {name: node for name, node in self.used.items() if name not in self.defined and name not in self.inputs}
 
 
 class GraphSummary:
@@ -179,19 +175,14 @@ class GraphWalker:
 
     def _walk_declared_shape(self, start: int, end: int) -> None:
         """Keep the declared shape of a tensor that is looked up by index, of no other."""
-        if (
-            self._graph.gather_sources
-            and parse_value_name(self._source, start, end) in self._graph.gather_sources
-        ):
+        if self._graph.gather_sources and parse_value_name(self._source, start, end) in self._graph.gather_sources:
             value = parse_value(self._source, start, end)
             self._graph.declared_shapes[value.name] = value.dims
 
     def _walk_weight(self, start: int, end: int, scope: BodyNames, name: str = "") -> str:
         weight = parse_weight(self._source, start, end)
         name = name or weight.name
-        self._graph.weights_bytes += (
-            weight.stored_bytes if weight.external is None else weight.needed_bytes or 0
-        )
+        self._graph.weights_bytes += weight.stored_bytes if weight.external is None else weight.needed_bytes or 0
         if weight.external is not None:
             self._graph.external.append(weight)
         if scope.depth == 0:

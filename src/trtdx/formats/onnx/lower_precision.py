@@ -65,9 +65,7 @@ def convert_precision(model: ir.Model, dtype: str, keep: Collection[str] = ()) -
     if dtype not in LOWER_DTYPES:
         raise UnknownNameError("type to convert to", dtype, LOWER_DTYPES)
     converted = lift_constants(model)
-    known_operations = {
-        name for node in converted.graph for name in (operation_name(node), node.name) if name
-    }
+    known_operations = {name for node in converted.graph for name in (operation_name(node), node.name) if name}
     for name in keep:
         if name not in known_operations:
             raise UnknownNameError("operation of the graph", name, known_operations)
@@ -93,11 +91,7 @@ def operation_name(node: ir.Node) -> str:
 def list_lowerable_operations(model: ir.Model, dtype: str) -> list[str]:
     """Return the operations that would be computed in a lower precision, in their order."""
     low = getattr(import_onnx_ir().DataType, LOWER_DTYPES[dtype])
-    return [
-        operation_name(node)
-        for node in lift_constants(model).graph
-        if any(map(any, lowerable_tensors(node, low)))
-    ]
+    return [operation_name(node) for node in lift_constants(model).graph if any(map(any, lowerable_tensors(node, low)))]
 
 
 def is_float(value: ir.Value | None) -> bool:
@@ -131,9 +125,7 @@ def _node_opset(node: ir.Node) -> int:
 
 
 @cache
-def _types_allowed_by_schema(
-    op: str, domain: str, opset: int, low: str
-) -> tuple[list[bool], list[bool]] | None:
+def _types_allowed_by_schema(op: str, domain: str, opset: int, low: str) -> tuple[list[bool], list[bool]] | None:
     """Return for each input and output of an operator whether a type is allowed there; the last stands for more."""
     defs = import_optional("onnx", extra="onnx", purpose=PURPOSE).defs
     try:
@@ -210,9 +202,7 @@ class PrecisionConverter:
         if key not in self._converted:
             weight = value.const_value if value.is_initializer() and not value.is_graph_input() else None
             self._converted[key] = (
-                self._insert_cast(value, target)
-                if weight is None
-                else self._convert_weight(value, weight, target)
+                self._insert_cast(value, target) if weight is None else self._convert_weight(value, weight, target)
             )
         return self._converted[key]
 
@@ -252,9 +242,7 @@ class PrecisionConverter:
 def lowerable_tensors_as_float32(floats: Collection[ir.Value], node: ir.Node, low: Any) -> LowerableTensors:
     """Return which of an operation's tensors may be lower, where those before it may have been lowered already."""
     full = import_onnx_ir().DataType.FLOAT
-    changed = [
-        value for value in node.inputs if value is not None and value in floats and value.dtype is not full
-    ]
+    changed = [value for value in node.inputs if value is not None and value in floats and value.dtype is not full]
     before = [(value, value.type) for value in dict.fromkeys(changed)]
     for value, _ in before:
         value.type = import_onnx_ir().TensorType(full)

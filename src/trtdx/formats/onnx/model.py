@@ -96,9 +96,7 @@ def _bytes_without_weights(file: Path) -> bytes:
             source = WireStream(stream, size, most_bytes=2 * size + (1 << 20))
             return reference_weights(source, str(file.resolve()))
     except OSError as err:
-        raise InputError(
-            f"cannot read {file}: {err.strerror or err}", fix="name a file that ends in .onnx"
-        ) from err
+        raise InputError(f"cannot read {file}: {err.strerror or err}", fix="name a file that ends in .onnx") from err
     except (WireError, WireLimitError) as err:
         raise InputError(f"{file} is not an ONNX model: {err}", fix=BROKEN_FILE_ADVICE) from err
 

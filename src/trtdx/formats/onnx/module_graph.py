@@ -51,9 +51,7 @@ class OnnxGraph:
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
-        self.nodes: list[ir.Node] = [
-            piece for node in _sorted_nodes(model.graph) for piece in split_fused_node(node)
-        ]
+        self.nodes: list[ir.Node] = [piece for node in _sorted_nodes(model.graph) for piece in split_fused_node(node)]
         self.inputs = [graph_input for graph_input in model.graph.inputs if not graph_input.is_initializer()]
         self.outputs = list(model.graph.outputs)
         self.producers = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
@@ -115,9 +113,7 @@ def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
     """Return a graph's nodes so that each comes after those it needs; most files have them so."""
     produced: set[ir.Value] = set()
     for node in graph:
-        if any(
-            value.producer() is not None and value not in produced for value in _values_read_by(node, graph)
-        ):
+        if any(value.producer() is not None and value not in produced for value in _values_read_by(node, graph)):
             break
         produced |= set(node.outputs)
     else:

@@ -38,9 +38,7 @@ _EPILOGUE = {"Identity", "DequantizeLinear", "Add"}
 _INTEGER_EPILOGUE = {*_EPILOGUE, "Cast", "Mul"}
 MAX_NORM_NODES = 16  # nodes that a norm is written out in
 
-_modules_by_file: ContextVar[Mapping[str, Modules]] = ContextVar(
-    "known_modules", default=MappingProxyType({})
-)
+_modules_by_file: ContextVar[Mapping[str, Modules]] = ContextVar("known_modules", default=MappingProxyType({}))
 
 
 @contextmanager
@@ -85,11 +83,7 @@ def _scope_chain(module: str, known_scopes: set[str]) -> list[str]:
     """Return the modules around one and itself, as the file calls them: lists of layers are none."""
     parent = module.rpartition(".")[0]
     root = next(
-        (
-            scope.removesuffix(parent)
-            for scope in sorted(known_scopes)
-            if parent and scope.endswith(f".{parent}")
-        ),
+        (scope.removesuffix(parent) for scope in sorted(known_scopes) if parent and scope.endswith(f".{parent}")),
         "",
     )
     path = module if parent in known_scopes else f"{root}{module}"
@@ -117,9 +111,7 @@ def _product_epilogue(node: ir.Node) -> Iterator[ir.Node]:
 
 
 def _is_bias(node: ir.Node) -> bool:
-    constants = [
-        value.const_value for value in node.inputs if value is not None and value.const_value is not None
-    ]
+    constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
     return len(constants) == 1 and len(constants[0].shape) == 1
 
 
@@ -140,10 +132,7 @@ def find_norm_nodes(node: ir.Node) -> list[ir.Node]:
             return []
         inside[latest] = None
         waiting = {
-            value
-            for inner in (node, *inside)
-            for value in _computed_inputs(inner)
-            if value.producer() not in inside
+            value for inner in (node, *inside) for value in _computed_inputs(inner) if value.producer() not in inside
         }
     return list(inside) if "ReduceMean" in {inner.op_type for inner in inside} and len(waiting) == 1 else []
 
@@ -177,12 +166,7 @@ def _last_producer(values: Iterable[ir.Value]) -> ir.Node | None:
     makers = [maker for value in values if (maker := value.producer()) is not None]
     if not makers or makers[0].graph is None:
         return None
-    needed = {
-        maker
-        for other in makers
-        for value in _upstream_values(other)
-        if (maker := value.producer()) is not None
-    }
+    needed = {maker for other in makers for value in _upstream_values(other) if (maker := value.producer()) is not None}
     return next((maker for maker in makers if maker not in needed), None)
 
 
@@ -193,9 +177,7 @@ def _upstream_values(node: ir.Node) -> set[ir.Value]:
     for _ in range(MAX_NORM_NODES):
         upstream |= waiting
         makers = (value.producer() for value in waiting)
-        waiting = {
-            operand for maker in makers if maker is not None for operand in _computed_inputs(maker)
-        } - upstream
+        waiting = {operand for maker in makers if maker is not None for operand in _computed_inputs(maker)} - upstream
     return upstream
 
 

@@ -71,8 +71,7 @@ def add_output_noise(model: ir.Model, operations: Collection[str], share: float)
         for value in [output for output in node.outputs if is_float(output) and output.name]:
             name = str(value.name)
             factor, moved = (
-                graphs.Value(name=f"{name}__{word}", shape=value.shape, type=value.type)
-                for word in ("factor", "moved")
+                graphs.Value(name=f"{name}__{word}", shape=value.shape, type=value.type) for word in ("factor", "moved")
             )
             value.replace_all_uses_with(moved, replace_graph_outputs=True)
             bounds = [
@@ -80,9 +79,7 @@ def add_output_noise(model: ir.Model, operations: Collection[str], share: float)
                 graphs.AttrFloat32("high", 1 + wide),
                 graphs.AttrFloat32("seed", float(number)),
             ]
-            draw = graphs.Node(
-                "", "RandomUniformLike", [value], bounds, outputs=[factor], name=f"{name}__draw"
-            )
+            draw = graphs.Node("", "RandomUniformLike", [value], bounds, outputs=[factor], name=f"{name}__draw")
             times = graphs.Node("", "Mul", [value, factor], outputs=[moved], name=f"{name}__times")
             noisy.graph.insert_after(node, [draw, times])
             if name in results:

@@ -177,9 +177,7 @@ def _parse_tensor_type(source: WireStream, start: int, end: int) -> tuple[str, D
         if number == 1 and kind != LENGTH_DELIMITED:
             dtype = DATA_TYPES.get(first, (f"type {first}", 0))[0]
         elif number == 2 and kind == LENGTH_DELIMITED:
-            spans = [
-                (x, y) for n, k, x, y in iter_fields(source, first, after) if n == 1 and k == LENGTH_DELIMITED
-            ]
+            spans = [(x, y) for n, k, x, y in iter_fields(source, first, after) if n == 1 and k == LENGTH_DELIMITED]
             dims = tuple(_parse_dimension(source, x, y) for x, y in spans[:MAX_DIMENSIONS])
     return dtype, dims
 

@@ -37,9 +37,7 @@ class QuantisableProduct(NamedTuple):
 
 def list_quantisable_products(model: ir.Model) -> list[QuantisableProduct]:
     """Return the products of a model that have constant weights, in their order."""
-    return [
-        product for node in lift_constants(model).graph if (product := _quantisable_product(node)) is not None
-    ]
+    return [product for node in lift_constants(model).graph if (product := _quantisable_product(node)) is not None]
 
 
 def _quantisable_product(node: ir.Node) -> QuantisableProduct | None:
@@ -142,9 +140,7 @@ class _Int8InputMaker:
             f"{stem}_scale", np.float32(max(self.ranges[str(value.name)], SMALLEST_RANGE) / INT8_MAX)
         )
         zero = self._add_constant(f"{stem}_zero", np.int8(0))
-        small = self._insert_node(
-            "QuantizeLinear", [value, scale, zero], f"{stem}_int8", self.ir.DataType.INT8, node
-        )
+        small = self._insert_node("QuantizeLinear", [value, scale, zero], f"{stem}_int8", self.ir.DataType.INT8, node)
         return self._insert_node("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node)
 
     def _quantise_weight(self, node: ir.Node, value: ir.Value, axis: int) -> ir.Value:
@@ -155,17 +151,13 @@ class _Int8InputMaker:
         others = tuple(at for at in range(array.ndim) if at != axis)
         scales = (np.maximum(np.abs(array).max(others), SMALLEST_RANGE) / INT8_MAX).astype(np.float32)
         wide = scales.reshape([-1 if at == axis else 1 for at in range(array.ndim)])
-        small = self._add_constant(
-            f"{stem}_int8", np.clip(np.rint(array / wide), -INT8_MAX, INT8_MAX).astype(np.int8)
-        )
+        small = self._add_constant(f"{stem}_int8", np.clip(np.rint(array / wide), -INT8_MAX, INT8_MAX).astype(np.int8))
         scale, zero = (
             self._add_constant(f"{stem}_scale", scales),
             self._add_constant(f"{stem}_zero", np.zeros(len(scales), np.int8)),
         )
         more = [self.ir.AttrInt64("axis", axis)]
-        return self._insert_node(
-            "DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node, more
-        )
+        return self._insert_node("DequantizeLinear", [small, scale, zero], stem, self.ir.DataType.FLOAT, node, more)
 
     def _add_constant(self, name: str, array: Any) -> ir.Value:
         return add_constant(self.graph, name, array)

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 _PRODUCT = re.compile(r"MatMul|Gemm|Conv")
 _CLOSED_CLASS = re.compile(r"Norm|GELU|Gelu|SiLU|ReLU|Sigmoid|Tanh|Activation|Embedding|Dropout|Softmax")
-_CLOSED_NAME = re.compile(
-    r"norm|(?:^|_)ln(?:_|\d|$)|(?:^|_)act(?:_|$)|embed|dropout|rotary|softmax", re.IGNORECASE
-)
+_CLOSED_NAME = re.compile(r"norm|(?:^|_)ln(?:_|\d|$)|(?:^|_)act(?:_|$)|embed|dropout|rotary|softmax", re.IGNORECASE)
 QUANTISERS = ("QuantizeLinear", "DynamicQuantizeLinear")
 _TYPE_CHANGES = ("DequantizeLinear", "Cast")
 _CONVERSION_OPERATORS = {*QUANTISERS, *_TYPE_CHANGES, "Mul", "Add", "Identity", "Reshape"}
@@ -37,9 +35,7 @@ _CONVERSION_OPERATORS = {*QUANTISERS, *_TYPE_CHANGES, "Mul", "Add", "Identity", 
 
 def common_scope(scopes: Sequence[Scope]) -> Scope:
     """Return the modules that all scopes begin with."""
-    return tuple(
-        paths[0] for paths in takewhile(lambda paths: len(set(paths)) == 1, zip(*scopes, strict=False))
-    )
+    return tuple(paths[0] for paths in takewhile(lambda paths: len(set(paths)) == 1, zip(*scopes, strict=False)))
 
 
 class ScopeFinder:
@@ -86,9 +82,7 @@ class ScopeFinder:
 
     def _belong_together(self, node: int, user: int) -> bool:
         first, second = self._nodes[node].op_type, self._nodes[user].op_type
-        if first == "DequantizeLinear" or not (
-            is_conversion_operator(first) and is_conversion_operator(second)
-        ):
+        if first == "DequantizeLinear" or not (is_conversion_operator(first) and is_conversion_operator(second)):
             return False
         if first in QUANTISERS:
             return second == "DequantizeLinear"
@@ -156,9 +150,7 @@ class ScopeFinder:
     def _is_product(self, node: int) -> bool:
         return bool(_PRODUCT.search(self._nodes[node].op_type))
 
-    def _type_change_scope(
-        self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]
-    ) -> Scope | None:
+    def _type_change_scope(self, unit: Sequence[int], known_scopes: Mapping[int, Scope | None]) -> Scope | None:
         if any(self._nodes[at].op_type not in _TYPE_CHANGES for at in unit):
             return None
         before = self._scopes_before(unit, known_scopes)

@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from trtdx.host import Host
 
-MAX_EXPANDED_NODES = (
-    200_000  # nodes, each function counted where it is called: inference goes into every call
-)
+MAX_EXPANDED_NODES = 200_000  # nodes, each function counted where it is called: inference goes into every call
 MAX_CALL_DEPTH = 100  # of functions inside one another
 MAX_NODE_OUTPUTS = 10_000  # of one Split: inference allocates as many as the node claims
 PURPOSE = "check types and shapes inside the graph"

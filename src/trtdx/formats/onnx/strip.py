@@ -89,8 +89,7 @@ def _tensor_elsewhere(
     """Return a tensor without its data, and with where that lies."""
     left_out = dict.fromkeys((*data_fields, TENSOR_EXTERNAL, TENSOR_LOCATION))
     entries = (
-        encode_bytes_field(1, key.encode()) + encode_bytes_field(2, text.encode())
-        for key, text in external.items()
+        encode_bytes_field(1, key.encode()) + encode_bytes_field(2, text.encode()) for key, text in external.items()
     )
     return b"".join(
         (

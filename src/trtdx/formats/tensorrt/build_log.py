@@ -82,8 +82,7 @@ class BuildLogParser:
     def profiles(self) -> tuple[OptimizationProfile, ...]:
         source = f"read from {self._path}"
         return tuple(
-            OptimizationProfile(index, tuple(ranges.values()), source)
-            for index, ranges in sorted(self._ranges.items())
+            OptimizationProfile(index, tuple(ranges.values()), source) for index, ranges in sorted(self._ranges.items())
         )
 
     def _add_range(self, profile: int, tensor: str, *shapes: Dims) -> None:
@@ -130,9 +129,7 @@ class BuildLogParser:
             return
         mode = "in" if match[1] == "Input" else "out"
         self._tensors[name] = TensorSpec(name, mode, _dtype_from_log(match[2]), _parse_shape(match[3]))
-        shapes = re.findall(
-            r"MinShape: \[([-\d,]*)\], OptShape: \[([-\d,]*)\], MaxShape: \[([-\d,]*)\]", rest
-        )
+        shapes = re.findall(r"MinShape: \[([-\d,]*)\], OptShape: \[([-\d,]*)\], MaxShape: \[([-\d,]*)\]", rest)
         for index, profile_shapes in enumerate(shapes):
             self._add_range(index, name, *map(_parse_dims, profile_shapes))
 
@@ -177,9 +174,7 @@ class BuildLogParser:
             match = re.match(rf"{SHAPE}, opt={SHAPE}, max={SHAPE}", after)
             self._profile = len(self._ranges) if name.startswith("{") else self._profile
             if match:
-                self._add_range(
-                    self._profile, name.removeprefix("{"), *map(_parse_dims, match.group(1, 2, 3))
-                )
+                self._add_range(self._profile, name.removeprefix("{"), *map(_parse_dims, match.group(1, 2, 3)))
 
     def parse_memory(self, line: str) -> None:
         """Learn from "Total Activation Memory: 8339968 bytes" and its like; before TensorRT 10 without the unit."""

@@ -70,11 +70,7 @@ def _fused_layers(name: str) -> tuple[str, ...]:
 
 def assign_kernel_profiles(kernels: list[Kernel]) -> list[Kernel]:
     """Return the kernels with their profiles: all of one compiled graph belong to the profile any of them names."""
-    profiles = {
-        _myelin_graph(kernel): kernel.profile
-        for kernel in kernels
-        if kernel.profile and _myelin_graph(kernel)
-    }
+    profiles = {_myelin_graph(kernel): kernel.profile for kernel in kernels if kernel.profile and _myelin_graph(kernel)}
     return [
         msgspec.structs.replace(kernel, profile=profiles.get(_myelin_graph(kernel), kernel.profile))
         for kernel in kernels

@@ -72,9 +72,7 @@ def parse_plan_header(start: bytes, size: int) -> PlanHeader:
         return PlanHeader(size, PRODUCTS[tag], fault=TRUNCATED, problem=problem)
     stated = _stated_bytes(start)
     fault, problem = _length_fault(stated, size)
-    return PlanHeader(
-        size, PRODUCTS[tag], _plan_version(start), stated, _compute_capabilities(start), fault, problem
-    )
+    return PlanHeader(size, PRODUCTS[tag], _plan_version(start), stated, _compute_capabilities(start), fault, problem)
 
 
 def _stated_bytes(start: bytes) -> int | None:

@@ -26,9 +26,7 @@ class Agreement(NamedTuple):
     code: str
     sides: tuple[str, ...]  # kinds of artifact
     check: Callable[[Deployment], Iterator[Violation]]
-    needs: tuple[
-        str, ...
-    ] = ()  # "hf|engine": one of these must be at hand; by default one of each role (gaps.py)
+    needs: tuple[str, ...] = ()  # "hf|engine": one of these must be at hand; by default one of each role (gaps.py)
 
 
 def make_agreement(

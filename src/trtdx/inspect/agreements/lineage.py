@@ -54,9 +54,7 @@ class LineageStep(NamedTuple):
 
     def differences(self, names: Sequence[str]) -> str:
         """Return how facts differ: "tp_size 2 instead of 4"."""
-        return join_words(
-            f"{name} {self.target.get(name)} instead of {self.source.get(name)}" for name in names
-        )
+        return join_words(f"{name} {self.target.get(name)} instead of {self.source.get(name)}" for name in names)
 
 
 def differing_facts(one: Artifact, other: Artifact, names: Sequence[str] = MODEL_DIMENSIONS) -> list[str]:
@@ -77,9 +75,7 @@ def mark_tokenizer_lenders(referred: list[Artifact], named_artifacts: list[Artif
     """
     everything = [*referred, *named_artifacts]
     engines = [artifact for artifact in everything if artifact.kind in ("engine", "checkpoint")]
-    named = {
-        real for artifact in everything for real in _named_paths(artifact, ("runtime.model", *ENGINE_OPTIONS))
-    }
+    named = {real for artifact in everything for real in _named_paths(artifact, ("runtime.model", *ENGINE_OPTIONS))}
     lent = {real for artifact in everything for real in _named_paths(artifact, TOKENIZER_OPTIONS)} - named
     return [
         _only_tokenizer(artifact)
@@ -114,9 +110,7 @@ def lineage_chains(deployment: Deployment) -> list[tuple[Artifact, ...]]:
     for engine in deployment.of_kinds("engine"):
         checkpoint = source_artifact(deployment, engine, "checkpoint")
         model = source_artifact(deployment, checkpoint or engine, "hf")
-        chains_found.append(
-            tuple(artifact for artifact in (model, checkpoint, engine) if artifact is not None)
-        )
+        chains_found.append(tuple(artifact for artifact in (model, checkpoint, engine) if artifact is not None))
     used = {id(artifact) for chain in chains_found for artifact in chain}
     for checkpoint in deployment.of_kinds("checkpoint"):
         if id(checkpoint) not in used:

@@ -24,9 +24,7 @@ def with_user_commands(finding: Finding, deployment: Deployment) -> Finding:
     finding = msgspec.structs.replace(finding, fixes=fixes)
     for server in deployment.of_kinds("command"):
         old = f" --command {shlex.quote(server.command_text)}{WITH_CHANGE}"
-        mended = next(
-            (fix.command for fix in fixes if fix.command and _is_same_program(fix.command, server)), None
-        )
+        mended = next((fix.command for fix in fixes if fix.command and _is_same_program(fix.command, server)), None)
         if server.command_text and mended and old in finding.verify:
             verify = finding.verify.replace(old, f" --command {shlex.quote(mended)}")
             return msgspec.structs.replace(finding, verify=verify)
@@ -40,9 +38,7 @@ def _mend_fix(fix: Fix, finding: Finding, deployment: Deployment) -> Fix:
     [change], user_line = command_lines(fix.command or "")[0], command_lines(server.command_text)[0][0]
     if {flag.name for flag in user_line.flags} <= {flag.name for flag in change.flags}:
         return fix  # nothing is lost
-    in_file = [
-        flag.name for flag in change.flags if f"option.{_option_of_flag(change, flag.name)}" in server.facts
-    ]
+    in_file = [flag.name for flag in change.flags if f"option.{_option_of_flag(change, flag.name)}" in server.facts]
     if in_file:  # a flag beside the file's own word for it would be one of two values
         text = f"{fix.text} (in the file of options, which states {', '.join(map(_without_dashes, in_file))})"
         return msgspec.structs.replace(fix, text=text, command=None)
@@ -52,9 +48,7 @@ def _mend_fix(fix: Fix, finding: Finding, deployment: Deployment) -> Fix:
 def _fixed_command(fix: Fix, finding: Finding, deployment: Deployment) -> Artifact | None:
     """Return the command that a fix writes anew; of several the one that is among the evidence."""
     alike = [
-        server
-        for server in deployment.of_kinds("command")
-        if fix.command and _is_same_program(fix.command, server)
+        server for server in deployment.of_kinds("command") if fix.command and _is_same_program(fix.command, server)
     ]
     in_evidence = [server for server in alike if _is_evidence(server, finding)]
     return next(iter([*in_evidence, *alike]), None)
@@ -116,6 +110,4 @@ def single_start_commands(spelled: str, ranks: int) -> tuple[str, str]:
     words = [line.program_word, *(word.text for word in line.after)]
     if not line.flag_for_option("tensor_parallel_size"):
         words += ["--tp_size", str(ranks)]
-    return shlex.join(words), shlex.join(
-        [*(word.text for word in line.before), "trtllm-llmapi-launch", *words]
-    )
+    return shlex.join(words), shlex.join([*(word.text for word in line.before), "trtllm-llmapi-launch", *words])

@@ -49,9 +49,7 @@ def _is_same_path(path: str, name: str) -> bool:
 
 def may_serve_engine(server: Artifact) -> bool:
     """Return whether a server may run an engine: nothing says that it runs the model itself."""
-    return (
-        server.text("runtime.backend") in ("", "tensorrt", "trt") and server.text("triton.flow") != "llmapi"
-    )
+    return server.text("runtime.backend") in ("", "tensorrt", "trt") and server.text("triton.flow") != "llmapi"
 
 
 def served_engine(deployment: Deployment, server: Artifact) -> Artifact | None:
@@ -75,9 +73,7 @@ def _served_artifact(server: Artifact, fact: str, candidates: list[Artifact]) ->
     if len(served) > 1:
         note_gap(f"{server_place(server)} does not say which of {join_words(paths)} is served")
     elif not served and candidates:
-        note_gap(
-            f"{server_place(server)} serves {server.text(fact)}, not {join_words(paths, conjunction='or')}"
-        )
+        note_gap(f"{server_place(server)} serves {server.text(fact)}, not {join_words(paths, conjunction='or')}")
     return served[0] if len(served) == 1 else None
 
 
@@ -85,9 +81,7 @@ def _is_named_like(name: str, artifact: Artifact) -> bool:
     """Return whether a name on the Hub or in a container ends as the folder does: Qwen/Qwen3-8B and ./Qwen3-8B."""
     last = posixpath.basename(name.rstrip("/"))
     folder = posixpath.normpath(artifact.path)
-    return bool(last) and (
-        posixpath.basename(folder) == last or f"models--{name.replace('/', '--')}" in folder
-    )
+    return bool(last) and (posixpath.basename(folder) == last or f"models--{name.replace('/', '--')}" in folder)
 
 
 def served_engines(deployment: Deployment, *kinds: str) -> Iterator[tuple[Artifact, Artifact]]:
@@ -192,11 +186,7 @@ def pasteable_paths(deployment: Deployment, server: Artifact) -> dict[str, str]:
 
 def inspect_again_command(deployment: Deployment) -> str:
     """Return the command that looks at the same artifacts once more."""
-    on_disk = [
-        artifact
-        for artifact in deployment.artifacts
-        if artifact.kind not in ("machine", "request", "unknown")
-    ]
+    on_disk = [artifact for artifact in deployment.artifacts if artifact.kind not in ("machine", "request", "unknown")]
     paths = [shlex.quote(artifact.path) for artifact in on_disk if not artifact.path.startswith("--")]
     commands = [_command_option(artifact) for artifact in on_disk if artifact.path.startswith("--")]
     return f"trtdx inspect {' '.join(dict.fromkeys(paths))}".rstrip() + next(iter(commands), "")

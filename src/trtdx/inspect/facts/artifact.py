@@ -99,19 +99,13 @@ class Artifact(msgspec.Struct, frozen=True):
 
     def family_facts(self, prefix: str) -> dict[str, Fact]:
         """Return the facts of an open family under their own names: "gemm_plugin" for the family "plugin"."""
-        return {
-            name[len(prefix) + 1 :]: fact
-            for name, fact in self.facts.items()
-            if name.startswith(prefix + ".")
-        }
+        return {name[len(prefix) + 1 :]: fact for name, fact in self.facts.items() if name.startswith(prefix + ".")}
 
     def distinct_facts(self) -> dict[str, Fact]:
         """Return the facts without options that another fact states: max_batch_size and option.max_batch_size."""
         places = {fact.where for name, fact in self.facts.items() if not name.startswith("option.")}
         return {
-            name: fact
-            for name, fact in self.facts.items()
-            if not (name.startswith("option.") and fact.where in places)
+            name: fact for name, fact in self.facts.items() if not (name.startswith("option.") and fact.where in places)
         }
 
     def evidence(self, *names: str) -> tuple[Evidence, ...]:
@@ -151,9 +145,7 @@ class FactCollector:
     def add(self, name: str, item: Any, where: str) -> None:
         """Append to a fact that is a list."""
         known_fact = self._facts.get(name)
-        self.put(
-            name, [*(known_fact.value if known_fact else []), item], known_fact.where if known_fact else where
-        )
+        self.put(name, [*(known_fact.value if known_fact else []), item], known_fact.where if known_fact else where)
 
     def has(self, name: str) -> bool:
         return name in self._facts
@@ -192,8 +184,7 @@ class Deployment(msgspec.Struct, frozen=True):
         """Return what is meant to work together: each container or job with all that belongs to none."""
         names = list(dict.fromkeys(artifact.unit for artifact in self.artifacts if artifact.unit))
         return [
-            Deployment(tuple(artifact for artifact in self.artifacts if artifact.is_in(name)))
-            for name in names
+            Deployment(tuple(artifact for artifact in self.artifacts if artifact.is_in(name))) for name in names
         ] or [self]
 
     def first_of(self, *kinds: str) -> Artifact | None:

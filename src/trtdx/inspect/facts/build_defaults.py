@@ -213,10 +213,7 @@ def _deduced_plugin_values(artifact: Artifact, plugin: str, default: Any) -> Ite
         yield from (artifact.get("dtype"), "auto", True, "nvfp4")
     if plugin in ("use_fp8_context_fmha", "use_paged_context_fmha"):
         yield from _deduced_attention_values(artifact, plugin)
-    if (
-        plugin in ("paged_state", "paged_kv_cache")
-        and artifact.text("architecture") in RECURRENT_ARCHITECTURES
-    ):
+    if plugin in ("paged_state", "paged_kv_cache") and artifact.text("architecture") in RECURRENT_ARCHITECTURES:
         yield from (True, False)
 
 

@@ -57,9 +57,7 @@ def quantization_algos(artifact: Artifact) -> list[str]:
     return [algo for algo in dict.fromkeys(algos) if algo and algo != "MIXED_PRECISION"]
 
 
-def _unsupported_on_machine(
-    artifact: Artifact, machine: Artifact, algo: str, sm: int
-) -> UnsupportedAlgo | None:
+def _unsupported_on_machine(artifact: Artifact, machine: Artifact, algo: str, sm: int) -> UnsupportedAlgo | None:
     unsupported = _unsupported_by_hardware(algo, sm)
     if unsupported is not None:
         return unsupported
@@ -79,9 +77,7 @@ def _unsupported_by_hardware(algo: str, sm: int) -> UnsupportedAlgo | None:
 
 
 def _unsupported_by_builder(artifact: Artifact, algo: str, sm: int) -> UnsupportedAlgo | None:
-    refused = (
-        algo in INTEGER_WEIGHT_ALGOS or algo.startswith("W8A8_SQ") or artifact.get("quant.kv_algo") == "INT8"
-    )
+    refused = algo in INTEGER_WEIGHT_ALGOS or algo.startswith("W8A8_SQ") or artifact.get("quant.kv_algo") == "INT8"
     if sm not in DATA_CENTRE_BLACKWELL or not refused:
         return None
     lowest = FIRST_FP8 if algo in FP8_ALGOS else FIRST_BF16

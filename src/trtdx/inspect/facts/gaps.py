@@ -107,8 +107,6 @@ def _is_optional_here(kinds: list[str], at_hand: set[str]) -> bool:
 
 
 def _kinds_in_words(kinds: list[str]) -> str:
-    words = [
-        KIND_WORDS[kind] for kind in kinds if kind in KIND_WORDS and not (kind == "triton" and len(kinds) > 1)
-    ]
+    words = [KIND_WORDS[kind] for kind in kinds if kind in KIND_WORDS and not (kind == "triton" and len(kinds) > 1)]
     words += ["a server's command or options"] if {"llm-args", "command"} & set(kinds) else []
     return join_words(words, conjunction="or")

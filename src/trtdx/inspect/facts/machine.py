@@ -58,9 +58,7 @@ def _sm_of_gpu(gpu: str) -> int:
     if sm is None:
         problem = UnknownNameError("GPU", gpu, ())
         near = _similar_gpus(gpu)
-        problem.fix = (
-            f"did you mean {' or '.join(near)}?" if near else "name one, such as L40S, or its SM: 89"
-        )
+        problem.fix = f"did you mean {' or '.join(near)}?" if near else "name one, such as L40S, or its SM: 89"
         raise problem
     return sm
 

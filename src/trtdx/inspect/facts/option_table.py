@@ -153,9 +153,7 @@ class _Presence(NamedTuple):
 
     def values(self) -> dict[str, Any]:
         """Return the values of all releases together, with the spans of those that came or went."""
-        stated = [
-            (name, era.values) for name, era in zip(self.releases, self.eras, strict=True) if era.values
-        ]
+        stated = [(name, era.values) for name, era in zip(self.releases, self.eras, strict=True) if era.values]
         if not stated:
             return {}
         values = tuple(dict.fromkeys(value for _, taken in stated for value in taken))
@@ -200,9 +198,7 @@ def _build_options(notes: OptionNotes, releases: Sequence[str]) -> dict[str, Llm
             free.add(name)
         stated = _option_facts(presence, releases)
         options[name] = msgspec.convert(stated | notes.option.get(name, {}), LlmOption)
-    known_by_hand = {
-        name: msgspec.convert(facts, LlmOption) for name, facts in notes.option.items() if "type" in facts
-    }
+    known_by_hand = {name: msgspec.convert(facts, LlmOption) for name, facts in notes.option.items() if "type" in facts}
     return {**known_by_hand, **options}
 
 

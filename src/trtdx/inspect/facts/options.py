@@ -38,14 +38,10 @@ def is_option(name: str) -> bool:
 def is_for_autodeploy(keys: Iterable[str], backend: str) -> bool:
     """Tell whether options are for the AutoDeploy backend, which has many keys of its own."""
     autodeploy_keys = option_table().autodeploy
-    return backend == "_autodeploy" or (
-        backend == "" and any(key.partition(".")[0] in autodeploy_keys for key in keys)
-    )
+    return backend == "_autodeploy" or (backend == "" and any(key.partition(".")[0] in autodeploy_keys for key in keys))
 
 
-def judge_options(
-    keys: Iterable[str], version: str | None = None, backend: str = ""
-) -> Iterator[OptionVerdict]:
+def judge_options(keys: Iterable[str], version: str | None = None, backend: str = "") -> Iterator[OptionVerdict]:
     """Yield what is wrong with dotted keys; without a version only what no release or not the newest knows."""
     release = parse_release(version or "")
     written = sorted({parent for key in keys for parent in _with_parents(key)})
@@ -83,9 +79,7 @@ def _newer_verdict(key: str, option: LlmOption, release: Version) -> OptionVerdi
     old = [name for name, new in options.renamed.items() if new.to == key and name in options.option]
     here = [name for name in old if is_known_in(options.option[name], release, options.releases)]
     hint = f"; {release} calls it {here[-1]}" if here else ""
-    return OptionVerdict(
-        key, "newer", here[-1] if here else "", f"{key}: since {option.since}, not in {release}{hint}"
-    )
+    return OptionVerdict(key, "newer", here[-1] if here else "", f"{key}: since {option.since}, not in {release}{hint}")
 
 
 def is_known_in(entry: LlmOption | CommandFlag, release: Version | None, releases: tuple[str, ...]) -> bool:
@@ -104,14 +98,10 @@ def _is_in_release(entry: LlmOption | CommandFlag, name: str) -> bool:
     here = Version(name)
     if name in entry.absent:
         return False
-    return not (entry.since and here < Version(entry.since)) and not (
-        entry.until and here > Version(entry.until)
-    )
+    return not (entry.since and here < Version(entry.since)) and not (entry.until and here > Version(entry.until))
 
 
-def _engine_only_verdict(
-    key: str, option: LlmOption, release: Version | None, backend: str
-) -> OptionVerdict | None:
+def _engine_only_verdict(key: str, option: LlmOption, release: Version | None, backend: str) -> OptionVerdict | None:
     """Return the verdict on a key of the TensorRT engine backend that the PyTorch backend is given."""
     if backend not in ("pytorch", "") or (backend == "" and not (release and release >= Version("1.0.0"))):
         return None
@@ -126,9 +116,7 @@ def _engine_only_verdict(
 
 def _removed_verdict(key: str, last: str, release: Version | None) -> OptionVerdict:
     new = _new_name(key, release)
-    words = (
-        f"{key}: " + (f"known up to {last}" if last else "known") + (f", not in {release}" if release else "")
-    )
+    words = f"{key}: " + (f"known up to {last}" if last else "known") + (f", not in {release}" if release else "")
     if not new:
         return OptionVerdict(key, "removed", "", words)
     rename = option_table().renamed.get(key)
@@ -140,9 +128,7 @@ def _new_name(key: str, release: Version | None) -> str:
     """Return what a key is called in a release: an old section's key may have moved up before it was renamed."""
     options = option_table()
     section, _, leaf = key.rpartition(".")
-    names = (
-        [options.renamed[key].to, f"{section}.{options.renamed[key].to}"] if key in options.renamed else []
-    )
+    names = [options.renamed[key].to, f"{section}.{options.renamed[key].to}"] if key in options.renamed else []
     names.append(leaf)
     for name in names:
         option = options.option.get(name)
@@ -156,8 +142,7 @@ def _is_in_free_table(key: str) -> bool:
     parts = key.split(".")
     parents = (".".join(parts[:end]) for end in range(1, len(parts)))
     return any(
-        option is not None and option.type in ("dict", "any")
-        for option in map(option_table().option.get, parents)
+        option is not None and option.type in ("dict", "any") for option in map(option_table().option.get, parents)
     )
 
 
@@ -166,17 +151,13 @@ def _unknown_verdict(key: str, release: Version | None) -> OptionVerdict:
         return _removed_verdict(key, f"pre-releases of {option_table().renamed[key].since}", release)
     near = nearest_option(key, release)
     hint = f"; did you mean {near}?" if near else ""
-    return OptionVerdict(
-        key, "unknown", near, f"{key}: no release up to {option_table().releases[-1]} has it{hint}"
-    )
+    return OptionVerdict(key, "unknown", near, f"{key}: no release up to {option_table().releases[-1]} has it{hint}")
 
 
 def nearest_option(key: str, release: Version | None = None) -> str:
     """Return the key that was probably meant: a known confusion, the right name elsewhere, or a near spelling."""
     options = option_table()
-    names = [
-        name for name, option in options.option.items() if is_known_in(option, release, options.releases)
-    ]
+    names = [name for name, option in options.option.items() if is_known_in(option, release, options.releases)]
     if options.meant.get(key) in names:
         return options.meant[key]
     section, _, leaf = key.rpartition(".")
@@ -213,9 +194,7 @@ def wrong_choice_reason(entry: LlmOption | CommandFlag, value: Any, version: str
     meant = next((choice for choice in choices if near and choice.lower() == near[0]), "")
     where = f" in {release}" if release and len(choices) < len(entry.values) else ""
     silence = f", and {entry.otherwise} in silence for any other" if entry.otherwise else ""
-    return f"takes one of {', '.join(choices)}{where}{silence}" + (
-        f"; did you mean {meant}?" if meant else ""
-    )
+    return f"takes one of {', '.join(choices)}{where}{silence}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def _is_value_taken(entry: LlmOption | CommandFlag, value: str, release: Version | None) -> bool:
@@ -305,11 +284,7 @@ def _intended_flag(name: str, known: Mapping[str, CommandFlag], usable: Mapping[
         return by_spelling[spelling]
     key = spelling.lstrip("_")
     option = known[name].option if name in known else option_table().meant.get(key, key)
-    alike = [
-        flag_name
-        for flag_name, flag in usable.items()
-        if flag.option == option and flag_name.startswith("--")
-    ]
+    alike = [flag_name for flag_name, flag in usable.items() if flag.option == option and flag_name.startswith("--")]
     if option and alike:  # what more releases have comes first
         return min(alike, key=lambda flag_name: Version(usable[flag_name].since or "0"))
     if option in option_table().option and "--config" in known:

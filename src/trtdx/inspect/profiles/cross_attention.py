@@ -180,6 +180,4 @@ def _logit_outputs(make: TensorMaker) -> Iterator[EngineTensor]:
     s = make.settings
     if make.is_last_rank:
         padded_vocab = -(-s.vocab_size // s.tp_size) * s.tp_size
-        yield make.make_tensor(
-            "logits", s.logits_dtype, "batch_size_last_token_ids", padded_vocab, mode="out"
-        )
+        yield make.make_tensor("logits", s.logits_dtype, "batch_size_last_token_ids", padded_vocab, mode="out")

@@ -35,9 +35,7 @@ class EngineTensor(NamedTuple):
 class TensorMaker:
     """Makes tensors from the names of their dimensions."""
 
-    def __init__(
-        self, settings: EngineSettings, spans: dict[str, tuple[DimensionSpan, ...]], pp_rank: int
-    ) -> None:
+    def __init__(self, settings: EngineSettings, spans: dict[str, tuple[DimensionSpan, ...]], pp_rank: int) -> None:
         self.settings, self.spans = settings, dict(spans)
         self.profiles = len(next(iter(spans.values())))
         self.is_first_rank, self.is_last_rank = pp_rank == 0, pp_rank == settings.pp_size - 1
@@ -86,9 +84,7 @@ def token_inputs(make: TensorMaker) -> Iterator[EngineTensor]:
         return
     both = (2,) if s.two_positions else ()
     yield make.make_tensor("input_ids", "int32", "batch_size_beam_width", "input_len")
-    yield make.make_tensor(
-        "position_ids", "int32", "batch_size_beam_width", *both, "position_ids_inlen_range"
-    )
+    yield make.make_tensor("position_ids", "int32", "batch_size_beam_width", *both, "position_ids_inlen_range")
 
 
 def workspace_inputs(make: TensorMaker) -> Iterator[EngineTensor]:

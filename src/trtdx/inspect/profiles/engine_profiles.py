@@ -69,9 +69,7 @@ def why_not_derived(engine: Artifact) -> str:
     return "" if settings.since(0, 8) else TOO_OLD_NOTE
 
 
-TOO_OLD_NOTE = (
-    "the inputs of engines before 0.8 are not derived (each build.py had its own); only the limits are"
-)
+TOO_OLD_NOTE = "the inputs of engines before 0.8 are not derived (each build.py had its own); only the limits are"
 
 
 def _derivable_settings(engine: Artifact) -> EngineSettings | None:
@@ -130,9 +128,7 @@ def dimension_spans(settings: EngineSettings) -> dict[str, tuple[DimensionSpan, 
         "batch_size_beam_width_0": tuple((0, best, high) for _, best, high in sequences),
         "batch_size_last_token_ids": tuple((low, best * step, high * step) for low, best, high in sequences),
         "input_len": _spans_by_phase(s, span_to(s.max_input_len), (1, 1, step), count, prompt_span),
-        "position_ids_inlen_range": _spans_by_phase(
-            s, span_to(s.max_input_len), (1, 1, 1), count, prompt_span
-        ),
+        "position_ids_inlen_range": _spans_by_phase(s, span_to(s.max_input_len), (1, 1, 1), count, prompt_span),
         "batch_size_cache": (prompts,) * count,
         "beam_width": (span_to(s.max_beam_width),) * count,
         "max_seq_len": (span_to(s.max_seq_len),) * count,
@@ -174,12 +170,8 @@ def _token_spans(settings: EngineSettings) -> tuple[DimensionSpan, ...]:
 def _phase_token_spans(settings: EngineSettings) -> tuple[DimensionSpan, ...]:
     step = settings.max_draft_len + 1
     if not settings.since(0, 10):
-        return span_to(settings.max_num_tokens), span_to(
-            settings.max_batch_size * step * settings.max_beam_width
-        )
-    answers = settings.max_batch_size * max(
-        step, settings.max_beam_width
-    )  # drafts and beams exclude each other
+        return span_to(settings.max_num_tokens), span_to(settings.max_batch_size * step * settings.max_beam_width)
+    answers = settings.max_batch_size * max(step, settings.max_beam_width)  # drafts and beams exclude each other
     return span_to(settings.max_batch_size * settings.max_input_len), span_to(answers)
 
 

@@ -48,15 +48,11 @@ class ProfileCase(NamedTuple):
     def _evidence_of_tensor(self, profile: OptimizationProfile, tensor: str) -> list[Evidence]:
         span = profile.range_of(tensor)
         words = (
-            f"min {shape_text(span.min)}, opt {shape_text(span.opt)}, max {shape_text(span.max)}"
-            if span
-            else "absent"
+            f"min {shape_text(span.min)}, opt {shape_text(span.opt)}, max {shape_text(span.max)}" if span else "absent"
         )
         evidence = [Evidence(self.where(profile, tensor), words)]
         if tensor in self.inputs:
-            evidence.append(
-                Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape_text(self.inputs[tensor])}")
-            )
+            evidence.append(Evidence(f"{self.onnx.path}: graph.input", f"{tensor} {shape_text(self.inputs[tensor])}"))
         return evidence
 
 
@@ -66,9 +62,7 @@ def case_from_artifacts(onnx: Artifact, profile_source: Artifact) -> ProfileCase
 
 def profile_cases(deployment: Deployment, *kinds: str) -> Iterator[ProfileCase]:
     """Yield what states profiles with the model it is meant for: the one whose input names it uses most."""
-    models = [
-        (onnx, set(onnx_inputs(onnx))) for onnx in deployment.of_kinds("onnx") if onnx.has("onnx.inputs")
-    ]
+    models = [(onnx, set(onnx_inputs(onnx))) for onnx in deployment.of_kinds("onnx") if onnx.has("onnx.inputs")]
     for profile_source in deployment.of_kinds(*kinds):
         named = {span.tensor for profile in stated_profiles(profile_source) for span in profile.ranges}
         ranked = sorted(models, key=lambda model: -len(named & model[1]))

@@ -89,10 +89,7 @@ def check_graph(host: Host, onnx: Artifact) -> Artifact:
         faults = dict(graph_faults(*_weightless_model(host, onnx.path, opset), opset))
     except UNCHECKED as err:
         return with_note(onnx, f"{NOT_CHECKED}: {unchecked_reason(err)}")
-    facts = {
-        name: Fact(problems[:MAX_LISTED_FAULTS], f"{onnx.path}: graph.node")
-        for name, problems in faults.items()
-    }
+    facts = {name: Fact(problems[:MAX_LISTED_FAULTS], f"{onnx.path}: graph.node") for name, problems in faults.items()}
     return msgspec.structs.replace(onnx, facts=onnx.facts | facts) if facts else onnx
 
 
@@ -213,7 +210,5 @@ def _inferred_types(package: Any, model: Any) -> dict[str, int]:
     except Exception:  # what C++ throws; types stay unknown
         return {}
     values = (*graph.input, *graph.value_info)
-    types = {
-        value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")
-    }
+    types = {value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")}
     return {**types, **{initializer.name: initializer.data_type for initializer in graph.initializer}}

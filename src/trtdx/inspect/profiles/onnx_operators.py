@@ -34,9 +34,7 @@ PLUGIN_NAME = re.compile(r"(?i)^trt|_TRT$|plugin|tensorrt|^mmcv|^mmdeploy")
 def foreign_operators(onnx: Artifact) -> list[str]:
     """Return the operators of other domains that need a plugin of their name, as "domain::operator"."""
     functions = set(onnx.items("onnx.functions"))
-    domain_operators = [
-        name for name in onnx.table("onnx.operators") if "::" in name and name not in functions
-    ]
+    domain_operators = [name for name in onnx.table("onnx.operators") if "::" in name and name not in functions]
     return [name for name in domain_operators if not _is_importable(*name.split("::", 1))]
 
 

@@ -63,9 +63,7 @@ def _missing_input_values(
 
 def _trtexec_options(case: ProfileCase, profile: OptimizationProfile | None, tensor: str) -> str:
     """Return trtexec's options for an input, with what other inputs say of its dimensions filled in."""
-    sizes_by_name = (
-        {name: spans[0].values for name, spans in named_spans(case, profile).items()} if profile else {}
-    )
+    sizes_by_name = {name: spans[0].values for name, spans in named_spans(case, profile).items()} if profile else {}
     options = []
     for position, option in enumerate(("minShapes", "optShapes", "maxShapes")):
         dims = [sizes_by_name[dim][position] if dim in sizes_by_name else dim for dim in case.inputs[tensor]]

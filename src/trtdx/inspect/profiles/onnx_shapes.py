@@ -47,12 +47,9 @@ MAX_PROFILES = 16
 def check_deployment_shapes(host: Host, deployment: Deployment) -> Deployment:
     """Return the deployment whose models and profiles know the nodes that cannot work, or why nobody does."""
     artifacts = tuple(
-        check_graph(host, artifact) if artifact.kind == "onnx" else artifact
-        for artifact in deployment.artifacts
+        check_graph(host, artifact) if artifact.kind == "onnx" else artifact for artifact in deployment.artifacts
     )
-    unchecked_paths = {
-        artifact.path for artifact in artifacts if any(NOT_CHECKED in note for note in artifact.unread)
-    }
+    unchecked_paths = {artifact.path for artifact in artifacts if any(NOT_CHECKED in note for note in artifact.unread)}
     checked = {
         case.profile_source.path: _check_profile_shapes(host, case)
         for case in profile_cases(Deployment(artifacts), "profiles")
@@ -70,9 +67,7 @@ def _check_profile_shapes(host: Host, case: ProfileCase) -> Artifact:
     if not unmet:
         return case.profile_source
     fact = Fact(unmet, f"{case.profile_source.path}: profiles")
-    return msgspec.structs.replace(
-        case.profile_source, facts=case.profile_source.facts | {"profiles.unmet": fact}
-    )
+    return msgspec.structs.replace(case.profile_source, facts=case.profile_source.facts | {"profiles.unmet": fact})
 
 
 def unmet_nodes(host: Host, case: ProfileCase) -> Iterator[dict[str, Any]]:

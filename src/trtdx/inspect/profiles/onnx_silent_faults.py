@@ -84,9 +84,7 @@ def unmet_dimension_sums(case: ProfileCase) -> Iterator[Violation]:
 def profiles_with_wrong_sum(case: ProfileCase, selector: str) -> set[int]:
     """Return the profiles that cannot be run at these shapes, for which a wrong sum there is the reason."""
     position = SELECTORS.index(selector)
-    unmet = {
-        node["profile"] for node in case.profile_source.items("profiles.unmet") if node["shapes"] == selector
-    }
+    unmet = {node["profile"] for node in case.profile_source.items("profiles.unmet") if node["shapes"] == selector}
     return {
         profile.index
         for profile in case.profiles
@@ -107,9 +105,7 @@ def _dimension_sums(case: ProfileCase, profile: OptimizationProfile) -> Iterator
         yield mask
 
 
-def _sum_from_name(
-    total: NamedSpan, terms: list[str], named: dict[str, list[NamedSpan]]
-) -> Iterator[DimensionSum]:
+def _sum_from_name(total: NamedSpan, terms: list[str], named: dict[str, list[NamedSpan]]) -> Iterator[DimensionSum]:
     """Yield what a name such as "past + 1" says, where its terms are numbers or dimensions of this profile."""
     parts = [named[term][0] for term in terms if term in named]
     constant = sum(int(term) for term in terms if term.isdecimal())
@@ -117,9 +113,7 @@ def _sum_from_name(
         yield _sum_of_parts(total, tuple(terms), parts, constant)
 
 
-def _sum_of_parts(
-    total: NamedSpan, terms: tuple[str, ...], parts: list[NamedSpan], constant: int = 0
-) -> DimensionSum:
+def _sum_of_parts(total: NamedSpan, terms: tuple[str, ...], parts: list[NamedSpan], constant: int = 0) -> DimensionSum:
     low, best, high = (constant + sum(part.values[position] for part in parts) for position in range(3))
     return DimensionSum(total, terms, (low, best, high), tuple(part.tensor for part in parts))
 
@@ -147,9 +141,7 @@ def _past_span(case: ProfileCase, spans: list[NamedSpan]) -> NamedSpan | None:
     """Return the length of the cache: the dynamic dimension of a past input that is not its batch."""
     past = next((name for name in case.inputs if name.startswith("past_key_values")), "")
     elsewhere = {dim for name, dims in case.inputs.items() if not PAST_NAME.search(name) for dim in dims}
-    candidates = [
-        span for span in spans if span.tensor == past and case.inputs[past][span.axis] not in elsewhere
-    ]
+    candidates = [span for span in spans if span.tensor == past and case.inputs[past][span.axis] not in elsewhere]
     if len(candidates) > 1:
         candidates = [span for span in candidates if span.axis > 0]
     return candidates[0] if len(candidates) == 1 else None

@@ -95,9 +95,7 @@ def _plan_reason(engine: Artifact) -> RebuildReason:
 def _release_reason(engine: Artifact, machine: Artifact) -> RebuildReason:
     made_by, runtime = engine.text("version"), machine.text("gpu.runtime")
     if not runtime:
-        return RebuildReason(
-            "release", NOT_KNOWN, "the release that is to run it is not named: --runtime 1.2.1"
-        )
+        return RebuildReason("release", NOT_KNOWN, "the release that is to run it is not named: --runtime 1.2.1")
     lacking = [key for key in map(str, engine.items("build.missing_keys")) if release_demands(runtime, key)]
     if lacking:
         writer = f"which {made_by} did not write" if made_by else "which is not there"
@@ -109,9 +107,7 @@ def _release_reason(engine: Artifact, machine: Artifact) -> RebuildReason:
     if made_by == runtime:
         return RebuildReason("release", NO_REBUILD, f"{made_by} built it and runs it")
     if is_same_release(made_by, runtime):
-        return RebuildReason(
-            "release", NO_REBUILD, f"{made_by} built it, and {runtime} is a patch of the same release"
-        )
+        return RebuildReason("release", NO_REBUILD, f"{made_by} built it, and {runtime} is a patch of the same release")
     return RebuildReason(
         "release",
         REBUILD,
@@ -141,9 +137,7 @@ def _tensorrt_reason(engine: Artifact, machine: Artifact) -> RebuildReason:
             "TensorRT", REBUILD if not writer.is_same else NO_REBUILD, _reason_by_release(engine, writer)
         )
     if writer.is_same:
-        return RebuildReason(
-            "TensorRT", NO_REBUILD, f"TensorRT {writer.writer_version} wrote the plans and reads them"
-        )
+        return RebuildReason("TensorRT", NO_REBUILD, f"TensorRT {writer.writer_version} wrote the plans and reads them")
     return RebuildReason(
         "TensorRT",
         REBUILD,
@@ -154,11 +148,7 @@ def _tensorrt_reason(engine: Artifact, machine: Artifact) -> RebuildReason:
 def _reason_by_release(engine: Artifact, writer: PlanWriter) -> str:
     """Return the reason where no plan could be asked."""
     has = f"no plan was read, but {engine.text('version')} has TensorRT {writer.writer_version}"
-    return (
-        f"{has}, as the machine"
-        if writer.is_same
-        else f"{has}, and {writer.reader_version} is to read its plans"
-    )
+    return f"{has}, as the machine" if writer.is_same else f"{has}, and {writer.reader_version} is to read its plans"
 
 
 def _unknown_tensorrt_reason(engine: Artifact, machine: Artifact) -> tuple[str, str]:

@@ -106,9 +106,7 @@ def requests_over_limit(requests: list[Request], excess: Callable[[Request], int
     if not wrong:
         return None
     worst = max(wrong, key=lambda pair: pair[0])[1]
-    return LimitExcess(
-        worst, sum(request.count for _, request in wrong), sum(request.count for request in requests)
-    )
+    return LimitExcess(worst, sum(request.count for _, request in wrong), sum(request.count for request in requests))
 
 
 def engine_loads(deployment: Deployment) -> Iterator[EngineLoad]:
@@ -118,9 +116,7 @@ def engine_loads(deployment: Deployment) -> Iterator[EngineLoad]:
         settings = derivable_settings(engine)
         if settings:
             running = tuple(
-                server
-                for server in serving_artifacts(deployment)
-                if served_engine(deployment, server) is engine
+                server for server in serving_artifacts(deployment) if served_engine(deployment, server) is engine
             )
             yield EngineLoad(engine, settings, requests, _is_chunked(running), running)
 
@@ -144,9 +140,7 @@ def _check_each(
 
 
 def _is_chunked(servers: tuple[Artifact, ...]) -> bool | None:
-    stated = [
-        server.get("runtime.chunked_context") for server in servers if server.has("runtime.chunked_context")
-    ]
+    stated = [server.get("runtime.chunked_context") for server in servers if server.has("runtime.chunked_context")]
     return bool(any(stated)) if stated else None
 
 

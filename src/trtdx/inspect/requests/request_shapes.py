@@ -75,9 +75,7 @@ class RequestChecker:
         self.settings = settings_from_engine(engine)
         self.profiles = engine.profiles or engine_profiles(engine)
         self.chunked = chunked and self.settings.supports_inflight
-        self._inputs = [
-            tensor for tensor in inputs_of_rank(self.settings) if tensor.mode == "in" and tensor.axes
-        ]
+        self._inputs = [tensor for tensor in inputs_of_rank(self.settings) if tensor.mode == "in" and tensor.axes]
         self._bounds = [self._dimension_bounds(profile) for profile in self.profiles]
 
     def _dimension_bounds(self, profile: OptimizationProfile) -> dict[str, tuple[int, int]]:
@@ -158,9 +156,7 @@ def dimension_in_step(name: str, settings: EngineSettings, step: RequestStep) ->
     return named
 
 
-def steps_of_request(
-    settings: EngineSettings, request: Request, *, chunked: bool = False
-) -> Iterator[RequestStep]:
+def steps_of_request(settings: EngineSettings, request: Request, *, chunked: bool = False) -> Iterator[RequestStep]:
     """Yield the steps of a request: the prompt (in chunks where it is cut), the first and the last token."""
     drafts = _drafts_per_step(settings, request)
     total = request.input_len + request.output_len + drafts
@@ -177,9 +173,7 @@ def steps_of_request(
 
 def _drafts_per_step(settings: EngineSettings, request: Request) -> int:
     """Return a sequence's draft tokens in one step; an engine that makes them itself always makes all."""
-    return request.draft_len or settings.max_draft_len * (
-        settings.speculative and not settings.drafts_from_outside
-    )
+    return request.draft_len or settings.max_draft_len * (settings.speculative and not settings.drafts_from_outside)
 
 
 def _chunked_steps(settings: EngineSettings, tokens: int) -> Iterator[tuple[str, int]]:
@@ -226,9 +220,7 @@ def _common_sizes(settings: EngineSettings, request: Request, total: int) -> dic
     }
 
 
-def _prompt_sizes(
-    settings: EngineSettings, request: Request, total: int, tokens: int, drafts: int
-) -> dict[str, int]:
+def _prompt_sizes(settings: EngineSettings, request: Request, total: int, tokens: int, drafts: int) -> dict[str, int]:
     batch, length = request.batch, request.input_len
     encoder = request.encoder_input_len
     if settings.is_encoder:
@@ -251,9 +243,7 @@ def _prompt_sizes(
     }
 
 
-def _answer_sizes(
-    settings: EngineSettings, request: Request, total: int, past: int, drafts: int
-) -> dict[str, int]:
+def _answer_sizes(settings: EngineSettings, request: Request, total: int, past: int, drafts: int) -> dict[str, int]:
     sequences = request.batch * request.beam
     step = 1 + drafts * (not settings.drafts_from_outside)
     tokens = sequences * step
@@ -313,9 +303,7 @@ SHAPE_COLUMNS = ("step", "profile", "tensor", "shape", "allowed", "fits", "what 
 MISFIT_COLUMNS = ("what is too large or small", "asked", "allowed", "set by", "inputs")
 
 
-def _requests_to_show(
-    checker: RequestChecker, requests: list[Request], wrong: list[Request]
-) -> list[Request]:
+def _requests_to_show(checker: RequestChecker, requests: list[Request], wrong: list[Request]) -> list[Request]:
     """Return the requests to show: all when they are few, else the worst that does not fit, or the largest."""
     if len(requests) <= MAX_SHOWN_REQUESTS:
         return requests
@@ -350,9 +338,7 @@ def _group_layers(fits: Iterator[InputFit]) -> Iterator[InputFit]:
 
 
 def _fit_row(fit: InputFit) -> tuple[str | int | bool, ...]:
-    allowed = (
-        shape_text(fit.low) if fit.low == fit.high else f"{shape_text(fit.low)} to {shape_text(fit.high)}"
-    )
+    allowed = shape_text(fit.low) if fit.low == fit.high else f"{shape_text(fit.low)} to {shape_text(fit.high)}"
     wrong = "; ".join(misfit_words(fit, axis) for axis in fit.misfit_axes)
     return fit.step, fit.profile, fit.tensor, shape_text(fit.shape), allowed, not fit.misfit_axes, wrong
 
@@ -361,10 +347,7 @@ def misfit_words(fit: InputFit, axis: int) -> str:
     """Return which axis of an input is outside its bounds, what it counts and which flags set the bounds."""
     what = fit.axes[axis]
     flags = f", set by {' and '.join(what.flags)}" if what.flags else ""
-    return (
-        f"axis {axis} ({what.meaning}) is {fit.shape[axis]}, "
-        f"allowed {fit.low[axis]} to {fit.high[axis]}{flags}"
-    )
+    return f"axis {axis} ({what.meaning}) is {fit.shape[axis]}, allowed {fit.low[axis]} to {fit.high[axis]}{flags}"
 
 
 def _shape_notes(

@@ -95,9 +95,7 @@ def requests_of_artifacts(artifacts: Iterable[Artifact]) -> Iterator[Request]:
             continue
         stated = [artifact.integer(f"request.{key}") for key in FIELD_NAMES]
         numbers = [usual if value is None else value for value, usual in zip(stated, _DEFAULTS, strict=True)]
-        yield _request_from_numbers(
-            numbers, count=artifact.integer("request.count") or 1, where=artifact.path
-        )
+        yield _request_from_numbers(numbers, count=artifact.integer("request.count") or 1, where=artifact.path)
 
 
 def _request_from_numbers(numbers: Sequence[int], *, count: int = 1, where: str = "") -> Request:
@@ -140,9 +138,7 @@ def _parse_field(key: str, value: str, text: str) -> int:
     try:
         number = int(value)
     except ValueError:
-        raise InputError(
-            f"{key}={value} in the request {text!r} is not a whole number", fix=_EXAMPLE
-        ) from None
+        raise InputError(f"{key}={value} in the request {text!r} is not a whole number", fix=_EXAMPLE) from None
     problem = _number_problem(key, number)
     if problem:
         raise InputError(f"{problem} in the request {text!r}", fix=_EXAMPLE)
@@ -299,21 +295,15 @@ def numbers_from_record(record: Mapping[str, Any]) -> RequestNumbers | None:
     layers = list(_record_layers(record))
     stated = _stated_numbers(layers)
     if "input_len" not in stated:
-        tokens = next(
-            (v for layer in layers for k in TOKEN_LIST_KEYS if isinstance(v := layer.get(k), list)), None
-        )
+        tokens = next((v for layer in layers for k in TOKEN_LIST_KEYS if isinstance(v := layer.get(k), list)), None)
         if tokens:
             stated["input_len"] = len(tokens)
         elif any(layer.get(name) for layer in layers for name in PROMPT_KEYS):
             return None
         elif "encoder_input_len" not in stated:
-            raise InvalidRequestError(
-                f"states no prompt length ({', '.join(FIELD_NAMES['input_len'][:4])}, ...)"
-            )
+            raise InvalidRequestError(f"states no prompt length ({', '.join(FIELD_NAMES['input_len'][:4])}, ...)")
     if record.get("use_beam_search") is True and "beam" not in stated:
-        stated["beam"] = _require_valid(
-            "beam", _require_integer("n", record.get("best_of") or record.get("n") or 1)
-        )
+        stated["beam"] = _require_valid("beam", _require_integer("n", record.get("best_of") or record.get("n") or 1))
     return tuple(stated.get(key, usual) for key, usual in zip(FIELD_NAMES, _DEFAULTS, strict=True))
 
 

@@ -121,9 +121,7 @@ def _compared_facts(left: Artifact, right: Artifact) -> list[str]:
         ]
         return [*_shared_facts(left, right), *lost]
     return [
-        name
-        for name in dict.fromkeys((*left.distinct_facts(), *right.distinct_facts()))
-        if name not in _NOT_COMPARED
+        name for name in dict.fromkeys((*left.distinct_facts(), *right.distinct_facts())) if name not in _NOT_COMPARED
     ]
 
 

@@ -23,9 +23,7 @@ SEVERAL_MODULES, UNKNOWN_MODULE = "(several modules)", "(unknown)"
 def kernel_sections(log: Artifact, deployment: Deployment) -> Iterator[Section]:
     """Yield how many kernels there are of each type and of each module, and the kernels themselves."""
     scopes = {
-        node: module
-        for onnx in deployment.of_kinds("onnx")
-        for node, module in onnx.table("onnx.modules").items()
+        node: module for onnx in deployment.of_kinds("onnx") for node, module in onnx.table("onnx.modules").items()
     }
     yield kernel_type_section(log)
     yield kernel_module_section(log, scopes)
@@ -86,9 +84,7 @@ def _shown_tactic(kernel: Kernel) -> str:
 def modules_of_kernel(kernel: Kernel, scopes: dict[str, str]) -> list[str]:
     """Return the modules a kernel computes for, in the order of its nodes."""
     node_modules = [scopes[node] for node in kernel.nodes if node in scopes]
-    return list(dict.fromkeys(node_modules)) or [
-        module for module in (_module_in_name(kernel.name),) if module
-    ]
+    return list(dict.fromkeys(node_modules)) or [module for module in (_module_in_name(kernel.name),) if module]
 
 
 def _module_in_name(name: str) -> str:

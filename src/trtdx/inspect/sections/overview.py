@@ -90,12 +90,8 @@ def _container_words(artifact: Artifact) -> str:
     return join_stated(
         fact_words(artifact, "container.system"),
         fact_words(artifact, "container.image"),
-        f"{artifact.integer('container.nodes')} machines"
-        if (artifact.integer("container.nodes") or 1) > 1
-        else "",
-        format_count(artifact.integer("container.gpus") or 0, "GPU")
-        if artifact.has("container.gpus")
-        else "",
+        f"{artifact.integer('container.nodes')} machines" if (artifact.integer("container.nodes") or 1) > 1 else "",
+        format_count(artifact.integer("container.gpus") or 0, "GPU") if artifact.has("container.gpus") else "",
         f"{format_bytes(shm)} of shared memory" if shm else "",
     )
 
@@ -126,9 +122,7 @@ def _quantisation_words(artifact: Artifact) -> str:
         fact_words(artifact, "quant.group_size", "groups of {}") if algo else "",
         fact_words(artifact, "quant.kv_algo", "key/value cache {}"),
         f"{len(layers)} layers of their own" if layers else "",
-        f"not for {abbreviate_list(artifact.items('quant.excluded'))}"
-        if artifact.items("quant.excluded")
-        else "",
+        f"not for {abbreviate_list(artifact.items('quant.excluded'))}" if artifact.items("quant.excluded") else "",
     )
 
 
@@ -220,9 +214,7 @@ def _plan_words(artifact: Artifact) -> str:
     if size is None:
         return ""
     gpus = [f"SM {sm}" for sm in artifact.items("plan.sms")]
-    return join_stated(
-        format_count(count, "plan"), format_bytes(size), f"for {abbreviate_list(gpus)}" if gpus else ""
-    )
+    return join_stated(format_count(count, "plan"), format_bytes(size), f"for {abbreviate_list(gpus)}" if gpus else "")
 
 
 def _settings_words(artifact: Artifact) -> str:
@@ -230,22 +222,14 @@ def _settings_words(artifact: Artifact) -> str:
         return ""
     from trtdx.inspect.facts.build_defaults import differs_from_default, engine_settings
 
-    changed = [
-        name
-        for name, value in engine_settings(artifact).items()
-        if differs_from_default(artifact, name, value)
-    ]
+    changed = [name for name, value in engine_settings(artifact).items() if differs_from_default(artifact, name, value)]
     return (
-        f"not as by default: {abbreviate_list(sorted(changed))} (--show settings)"
-        if changed
-        else "all as by default"
+        f"not as by default: {abbreviate_list(sorted(changed))} (--show settings)" if changed else "all as by default"
     )
 
 
 def _build_log_words(artifact: Artifact) -> str:
-    activations = [
-        format_bytes(size) for size in artifact.items("log.activation_bytes") if isinstance(size, int)
-    ]
+    activations = [format_bytes(size) for size in artifact.items("log.activation_bytes") if isinstance(size, int)]
     weights = artifact.integer("log.weights_bytes")
     return join_stated(
         fact_words(artifact, "log.layers", "{} kernels"),

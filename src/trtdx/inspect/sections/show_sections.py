@@ -25,9 +25,7 @@ def tensor_sections(artifact: Artifact, _: Deployment) -> Iterator[Section]:
         yield Section("tensors", f"tensors of {artifact.path}", (), (), f"not known: {reason}")
     if not artifact.tensors:
         return
-    rows = tuple(
-        (tensor.mode, tensor.name, tensor.dtype, shape_text(tensor.shape)) for tensor in artifact.tensors
-    )
+    rows = tuple((tensor.mode, tensor.name, tensor.dtype, shape_text(tensor.shape)) for tensor in artifact.tensors)
     yield Section("tensors", f"tensors of {artifact.path}", ("", "name", "type", "shape"), rows)
 
 
@@ -35,8 +33,7 @@ def profile_sections(artifact: Artifact, _: Deployment) -> Iterator[Section]:
     """Yield the optimization profiles: smallest, best and largest shape of each tensor."""
     for profile in artifact.profiles:
         rows = tuple(
-            (span.tensor, shape_text(span.min), shape_text(span.opt), shape_text(span.max))
-            for span in profile.ranges
+            (span.tensor, shape_text(span.min), shape_text(span.opt), shape_text(span.max)) for span in profile.ranges
         )
         title = f"optimization profile {profile.index} of {artifact.path}"
         yield Section("profiles", title, ("tensor", "min", "opt", "max"), rows, note=profile.source)
@@ -135,9 +132,7 @@ class ShownSection(NamedTuple):
 
 
 SECTIONS_BY_NAME = {
-    "tensors": ShownSection(
-        tensor_sections, "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file"
-    ),
+    "tensors": ShownSection(tensor_sections, "give a model, a checkpoint, an engine of 0.8 or later, or an ONNX file"),
     "profiles": ShownSection(
         profile_sections, "give an engine of 0.8 or later, a verbose build log or a file of profiles"
     ),

@@ -118,9 +118,7 @@ class LoggedEngine:
         self._pending: Counter[tuple[int, tuple[TensorShape, ...]]] = Counter()
         self._statistics: dict[int, dict[str, TensorStatistics]] = {}
 
-    def add_execution(
-        self, where: str, rank: int | None, profile: int, shapes: tuple[TensorShape, ...]
-    ) -> None:
+    def add_execution(self, where: str, rank: int | None, profile: int, shapes: tuple[TensorShape, ...]) -> None:
         """Take one execution; `shapes` are in the order of `names`."""
         self.executions += 1
         self.by_rank[rank] += 1

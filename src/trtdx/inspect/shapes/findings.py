@@ -47,9 +47,7 @@ def shapes_outside_profile(log: ShapeLog, engine: Artifact | None) -> Iterator[V
             yield _profile_violation(log, wrong, engine, lent=not logged.profiles)
 
 
-def _profile_violation(
-    log: ShapeLog, wrong: list[ObservedAxis], engine: Artifact | None, *, lent: bool
-) -> Violation:
+def _profile_violation(log: ShapeLog, wrong: list[ObservedAxis], engine: Artifact | None, *, lent: bool) -> Violation:
     raised = _raised_limits(wrong, engine)
     flags = " ".join(f"--{name} {value}" for name, value in raised.items())
     if engine is not None:

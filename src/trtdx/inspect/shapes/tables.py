@@ -53,9 +53,7 @@ def shape_tables(log: ShapeLog, engine: Artifact | None = None) -> list[Section]
     return sections
 
 
-def profiles_of_logged_engine(
-    logged: LoggedEngine, engine: Artifact | None
-) -> tuple[OptimizationProfile, ...]:
+def profiles_of_logged_engine(logged: LoggedEngine, engine: Artifact | None) -> tuple[OptimizationProfile, ...]:
     """Return the profiles an engine of a log ran with; an engine that was given lends its own where the log has none."""
     return logged.profiles or ((engine.profiles or engine_profiles(engine)) if engine else ())
 
@@ -91,17 +89,13 @@ def _execution_table(log: ShapeLog, engine: LoggedEngine, which: str) -> Section
     if engine.change_count > len(changes):
         note += f"; the first {len(changes)} changes and the first and last execution are shown"
     title = f"Shapes at run time in {log.path}{which}"
-    return Section(
-        "shape-executions", title, EXECUTION_COLUMNS, tuple(rows), f"{note}. {_log_notes(log)}".strip()
-    )
+    return Section("shape-executions", title, EXECUTION_COLUMNS, tuple(rows), f"{note}. {_log_notes(log)}".strip())
 
 
 def _execution_rows(engine: LoggedEngine, execution: LoggedExecution) -> Iterator[TableCells]:
     """Yield the shapes of an execution, of the tensors that vary, or of all when none does."""
     shown = set(engine.varying_tensors() or engine.names)
-    shapes = {
-        name: shape for name, shape in zip(engine.names, execution.shapes, strict=True) if name in shown
-    }
+    shapes = {name: shape for name, shape in zip(engine.names, execution.shapes, strict=True) if name in shown}
     for names, shape in _group_by_shape(shapes):
         yield (*execution[:4], names, shape_text(shape), "")
 
@@ -169,9 +163,7 @@ def _is_axis_shown(
     return bounds[0] < bounds[2] and sizes.low is not None
 
 
-def _axis_bounds(
-    profile: OptimizationProfile | None, name: str, axis: int, dims: int
-) -> tuple[int, int, int] | None:
+def _axis_bounds(profile: OptimizationProfile | None, name: str, axis: int, dims: int) -> tuple[int, int, int] | None:
     bounds = profile.range_of(name) if profile else None
     if bounds is None or len(bounds.max) != dims or len(bounds.opt) != dims:
         return None
@@ -185,14 +177,8 @@ def _range_table(
     log: ShapeLog, axes: list[ObservedAxis], which: str, profiles: tuple[OptimizationProfile, ...]
 ) -> Section:
     rows = tuple(_range_row(axis) for axis in axes)
-    source = (
-        f"Profiles {profiles[0].source}."
-        if profiles
-        else "The log holds no profiles, and no engine was given."
-    )
-    return Section(
-        "shape-ranges", f"Shapes against the profile in {log.path}{which}", RANGE_COLUMNS, rows, source
-    )
+    source = f"Profiles {profiles[0].source}." if profiles else "The log holds no profiles, and no engine was given."
+    return Section("shape-ranges", f"Shapes against the profile in {log.path}{which}", RANGE_COLUMNS, rows, source)
 
 
 def _range_row(axis: ObservedAxis) -> TableCells:
@@ -219,12 +205,8 @@ DISTRIBUTION_COLUMNS = ("profile", "dimension", "p50", "p90", "p99", "most", "tu
 
 
 def _distribution_table(log: ShapeLog, axes: list[ObservedAxis], which: str) -> Section:
-    rows = tuple(
-        _distribution_row(axis) for axis in axes if axis.sizes.distinct > 1 or _build_suggestion(axis)
-    )
-    note = (
-        "Shares count executions, not time. The optimum of a dimension is what TensorRT chooses kernels for."
-    )
+    rows = tuple(_distribution_row(axis) for axis in axes if axis.sizes.distinct > 1 or _build_suggestion(axis))
+    note = "Shares count executions, not time. The optimum of a dimension is what TensorRT chooses kernels for."
     return Section(
         "shape-distribution",
         f"Traffic inside the profile in {log.path}{which}",
@@ -279,9 +261,5 @@ def _profile_table(
         bounds = profile_by_index[index].range_of("input_ids") if index in profile_by_index else None
         tokens = f"{bounds.min[-1]} to {bounds.max[-1]}" if bounds else ""
         rows.append((index, count, f"{100 * count / engine.executions:.1f} %", tokens))
-    ranks = ", ".join(
-        f"rank {rank}: {count}" for rank, count in list(engine.by_rank.items())[:16] if rank is not None
-    )
-    return Section(
-        "shape-profiles", f"Which profile served in {log.path}{which}", PROFILE_COLUMNS, tuple(rows), ranks
-    )
+    ranks = ", ".join(f"rank {rank}: {count}" for rank, count in list(engine.by_rank.items())[:16] if rank is not None)
+    return Section("shape-profiles", f"Which profile served in {log.path}{which}", PROFILE_COLUMNS, tuple(rows), ranks)

@@ -88,9 +88,7 @@ def read_shape_log(host: Host, path: str) -> ShapeLog:
 
 def _log_sources(host: Host, path: str) -> Iterator[tuple[Host, str]]:
     if path != "-" and host.kind(path) == "absent":
-        raise InputError(
-            f"there is no log {path}", fix="give a log that was written with TLLM_LOG_LEVEL=TRACE"
-        )
+        raise InputError(f"there is no log {path}", fix="give a log that was written with TLLM_LOG_LEVEL=TRACE")
     if is_case(host, path):
         case = open_case(host, path)
         yield from ((case.host, name) for name in case.text_paths())
@@ -107,14 +105,10 @@ def _is_log_file(name: str) -> bool:
 
 def artifact_from_log(log: ShapeLog) -> Artifact:
     """Return the inputs, outputs and profiles a log tells of as an artifact."""
-    described = next((engine for engine in log.engines if engine.profiles), None) or next(
-        iter(log.engines), None
-    )
+    described = next((engine for engine in log.engines if engine.profiles), None) or next(iter(log.engines), None)
     if described is None:
         return Artifact("profiles", log.path, unread=log.notes)
-    return Artifact(
-        "profiles", log.path, tensors=described.tensors, profiles=described.profiles, unread=log.notes
-    )
+    return Artifact("profiles", log.path, tensors=described.tensors, profiles=described.profiles, unread=log.notes)
 
 
 @lru_cache(MAX_REMEMBERED)

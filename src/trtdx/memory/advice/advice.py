@@ -95,9 +95,7 @@ def _confirm_advice(advice: Advice, now: MemoryLedger, confirm: Confirm) -> Advi
     return again if gain > 0 and bool(again.ledger.fits) >= bool(advice.ledger.fits) else None
 
 
-def _rank_changes(
-    setup: Setup, ledger: MemoryLedger, devices: tuple[Device, ...], planner: Planner
-) -> list[Advice]:
+def _rank_changes(setup: Setup, ledger: MemoryLedger, devices: tuple[Device, ...], planner: Planner) -> list[Advice]:
     tried = [_try_changes(setup, ledger, (change,), planner) for change in list_changes(setup, devices)]
     helping = [advice for advice in tried if _is_helpful(advice, ledger)]
     if ledger.fits:
@@ -109,27 +107,18 @@ def _rank_changes(
     )
     choices = _first_of_each_group(enough)
     together = _cheapest_together(setup, ledger, planner)
-    if together is not None and not any(
-        _is_free(advice) and advice.cost <= together.cost for advice in choices
-    ):
+    if together is not None and not any(_is_free(advice) and advice.cost <= together.cost for advice in choices):
         choices = [together, *choices]
     if choices:
         return choices
-    homes = [
-        _try_changes(setup, ledger, (change,), planner)
-        for change in placement_change(setup, devices, planner)
-    ]
+    homes = [_try_changes(setup, ledger, (change,), planner) for change in placement_change(setup, devices, planner)]
     if homes:
         return homes
-    partly = sorted(
-        (advice for advice in helping if not advice.ledger.fits), key=lambda advice: -advice.score
-    )
+    partly = sorted((advice for advice in helping if not advice.ledger.fits), key=lambda advice: -advice.score)
     return _first_of_each_group(partly)
 
 
-def _try_changes(
-    setup: Setup, ledger: MemoryLedger, changes: tuple[MemoryChange, ...], planner: Planner
-) -> Advice:
+def _try_changes(setup: Setup, ledger: MemoryLedger, changes: tuple[MemoryChange, ...], planner: Planner) -> Advice:
     changed = apply_changes(setup, changes)
     after = planner(changed)
     gain = _cache_worth(after, ledger) - _cache_worth(ledger, ledger)
@@ -152,11 +141,7 @@ def _is_helpful(advice: Advice, now: MemoryLedger) -> bool:
     if not now.fits:  # a part of the way, if it is a good part
         return advice.gain_bytes >= WORTH_TELLING * now.tightest_rank.short_bytes
     share = advice.gain_bytes / max(_cache_worth(now, now), 1)
-    return (
-        bool(advice.ledger.fits)
-        and advice.gain_bytes >= LEAST_BYTES
-        and share >= LEAST_SHARE * (1 + advice.cost)
-    )
+    return bool(advice.ledger.fits) and advice.gain_bytes >= LEAST_BYTES and share >= LEAST_SHARE * (1 + advice.cost)
 
 
 def _starves_batch(advice: Advice) -> bool:
@@ -194,9 +179,7 @@ def _holds_requests(least: int, ledger: MemoryLedger) -> bool:
 
 
 def _tightness_cost(ledger: MemoryLedger) -> float:
-    return TIGHT_COST * (_typical_requests(ledger) < LEAST_REQUESTS) + NARROW_COST * fits_narrowly(
-        ledger.tightest_rank
-    )
+    return TIGHT_COST * (_typical_requests(ledger) < LEAST_REQUESTS) + NARROW_COST * fits_narrowly(ledger.tightest_rank)
 
 
 def _typical_requests(ledger: MemoryLedger) -> int:

@@ -43,17 +43,13 @@ def _switch_changes(setup: Setup) -> Iterator[MemoryChange]:
                 continue  # it is a part of the plugin
             if not getattr(running, name):
                 step = replace_part("running", **{name: True})
-                yield MemoryChange(
-                    name, f"turn on {_SWITCH_WORDS[name]}", step, CHANGE_HARMS[name], "activation"
-                )
+                yield MemoryChange(name, f"turn on {_SWITCH_WORDS[name]}", step, CHANGE_HARMS[name], "activation")
         if not running.paged_kv:
             on = replace_part("running", paged_kv=True)
             yield MemoryChange("paged_kv", "turn on the paged cache", on, CHANGE_HARMS["paged_kv"], "kv_pool")
         if running.multiple_profiles:
             off = replace_part("running", multiple_profiles=False)
-            yield MemoryChange(
-                "profiles", "one optimization profile", off, CHANGE_HARMS["profiles"], "activation"
-            )
+            yield MemoryChange("profiles", "one optimization profile", off, CHANGE_HARMS["profiles"], "activation")
         if setup.layout.tp > 1 and setup.layout.parallel_embedding is False:
             cut = replace_part("layout", parallel_embedding=True)
             yield MemoryChange(
@@ -61,9 +57,7 @@ def _switch_changes(setup: Setup) -> Iterator[MemoryChange]:
             )
         if running.gather_context_logits:
             off = replace_part("running", gather_context_logits=False)
-            yield MemoryChange(
-                "logits", "do not return the prompt's logits", off, CHANGE_HARMS["logits"], "logits"
-            )
+            yield MemoryChange("logits", "do not return the prompt's logits", off, CHANGE_HARMS["logits"], "logits")
 
 
 _SWITCH_WORDS = {
@@ -81,9 +75,7 @@ def _token_changes(setup: Setup) -> Iterator[MemoryChange]:
         if tokens >= now or tokens < setup.limits.max_batch_size * (1 + setup.limits.max_draft_len):
             continue
         if can_chunk(setup):
-            step = _chain_steps(
-                replace_part("limits", max_num_tokens=tokens), replace_part("running", chunked=True)
-            )
+            step = _chain_steps(replace_part("limits", max_num_tokens=tokens), replace_part("running", chunked=True))
             words = f"max_num_tokens {tokens} with chunked prompts"
             harm = _harm_of_halvings(CHANGE_HARMS["chunked"], setup, "max_num_tokens", tokens)
             yield MemoryChange("tokens", words, step, harm, "activation")
@@ -175,9 +167,7 @@ def _weight_format_changes(setup: Setup) -> Iterator[MemoryChange]:
         form = WEIGHT_FORMATS[algo]
         if form.bits > 0.8 * now or setup.running.backend not in form.backends or (sm and sm < form.least_sm):
             continue
-        if algo == "W4A16_AWQ" and (
-            sm >= 100 or setup.dims.num_experts
-        ):  # NVFP4 is there; experts have no AWQ kernels
+        if algo == "W4A16_AWQ" and (sm >= 100 or setup.dims.num_experts):  # NVFP4 is there; experts have no AWQ kernels
             continue
         step = replace_part(
             "formats", weights=algo, group_size=16 if algo == "NVFP4" else 128, excluded=(), by_module=()
@@ -198,9 +188,7 @@ def _fraction_changes(setup: Setup) -> Iterator[MemoryChange]:
             yield MemoryChange("fraction", words, step, CHANGE_HARMS["fraction"], "kv_pool")
     if setup.running.max_tokens:
         step = replace_part("running", max_tokens=0)
-        yield MemoryChange(
-            "max_tokens", "no limit on the cache's tokens", step, CHANGE_HARMS["fraction"], "kv_pool"
-        )
+        yield MemoryChange("max_tokens", "no limit on the cache's tokens", step, CHANGE_HARMS["fraction"], "kv_pool")
 
 
 def _graph_changes(setup: Setup) -> Iterator[MemoryChange]:
@@ -209,9 +197,7 @@ def _graph_changes(setup: Setup) -> Iterator[MemoryChange]:
         return
     if running.piecewise_graphs:
         step = replace_part("running", piecewise_graphs=False)
-        yield MemoryChange(
-            "piecewise", "no piecewise CUDA graphs", step, CHANGE_HARMS["piecewise"], "cuda_graphs"
-        )
+        yield MemoryChange("piecewise", "no piecewise CUDA graphs", step, CHANGE_HARMS["piecewise"], "cuda_graphs")
     if running.cuda_graphs:
         off = replace_part("running", cuda_graphs=False)
         yield MemoryChange("graphs", "no CUDA graphs", off, CHANGE_HARMS["graphs"], "cuda_graphs")

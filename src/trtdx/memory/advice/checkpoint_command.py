@@ -61,9 +61,7 @@ def _export_command(form: str, kv: str, source: str, output: str) -> CommandEdit
     return command
 
 
-def _quantise_command(
-    stated: Mapping[str, Any], form: str, kv: str, source: str, output: str
-) -> CommandEditor:
+def _quantise_command(stated: Mapping[str, Any], form: str, kv: str, source: str, output: str) -> CommandEditor:
     for name in ("moe_ep_size", "moe_tp_size", "use_parallel_embedding"):
         if stated.get(name) not in (None, False, 1):
             raise UnwritableError(f"quantize.py has no {name}")

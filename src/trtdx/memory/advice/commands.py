@@ -97,9 +97,7 @@ def write_commands(question: MemoryQuestion, after: Setup) -> AdvisedCommands | 
             setup = replace(setup, activation=after.activation)
             wrong = changed_facts(facts_from_setup(setup), meant)
             ledger = question.planner(setup)
-            if not wrong or (
-                not wrong.keys() & changes.keys() and _is_as_good(ledger, question.planner(after))
-            ):
+            if not wrong or (not wrong.keys() & changes.keys() and _is_as_good(ledger, question.planner(after))):
                 break
             for name, value in wrong.items():
                 recipe.put_fact(name, value)
@@ -114,17 +112,13 @@ def write_commands(question: MemoryQuestion, after: Setup) -> AdvisedCommands | 
     return AdvisedCommands(commands, _join_commands(written), setup, ledger, _verify_command(again))
 
 
-def _says_everything(
-    question: MemoryQuestion, again: MemoryRequest, rest: dict[str, Fact], meant: Setup
-) -> bool:
+def _says_everything(question: MemoryQuestion, again: MemoryRequest, rest: dict[str, Fact], meant: Setup) -> bool:
     """Return whether the commands say all that matters: what only trtdx can be told must not change the set-up."""
     trtdx_only = {name: fact for name, fact in rest.items() if name in TRTDX_ONLY_FACTS}
     if trtdx_only == rest:
         return True
     alone = replace(again, flags=Artifact("command", "the command line", trtdx_only))
-    return not changed_facts(
-        facts_from_setup(resolve_setup(question.host, alone).setup), facts_from_setup(meant)
-    )
+    return not changed_facts(facts_from_setup(resolve_setup(question.host, alone).setup), facts_from_setup(meant))
 
 
 def _is_as_good(ledger: MemoryLedger, promised: MemoryLedger) -> bool:
@@ -141,18 +135,14 @@ def _commands_to_rerun(
         return ()
     first = min(map(STAGES.index, stages))
     again = {stage for stage in STAGES[first:] if stage is not Stage.LAUNCH or Stage.LAUNCH in stages}
-    return tuple(command for command in written if command.stage in again | user_stages) or tuple(
-        written[-1:]
-    )
+    return tuple(command for command in written if command.stage in again | user_stages) or tuple(written[-1:])
 
 
 def _join_commands(written: list[StageCommand]) -> str:
     return " && ".join(command.text for command in written)
 
 
-def _recipe_with_changes(
-    question: MemoryQuestion, changes: dict[str, Any]
-) -> tuple[DeploymentRecipe, dict[str, Fact]]:
+def _recipe_with_changes(question: MemoryQuestion, changes: dict[str, Any]) -> tuple[DeploymentRecipe, dict[str, Fact]]:
     """Return the commands that the question amounts to with changes, and what only trtdx can be told."""
     setup, request = question.resolved.setup, question.request
     recipe = DeploymentRecipe(
@@ -231,9 +221,7 @@ def _name_output_folders(recipe: DeploymentRecipe, question: MemoryQuestion, cha
         recipe.model = _quantised_name(question.host, recipe.model, form)
 
 
-def _take_artifact(
-    recipe: DeploymentRecipe, question: MemoryQuestion, kind: str, stages: frozenset[Stage]
-) -> None:
+def _take_artifact(recipe: DeploymentRecipe, question: MemoryQuestion, kind: str, stages: frozenset[Stage]) -> None:
     """Take what a checkpoint or an engine was made with, where it has to be made again."""
     setup, model_path = question.resolved.setup, recipe.model
     recipe.source = "MODEL"

@@ -24,11 +24,7 @@ PIPELINES = (2, 4, 8)
 def valid_tp_sizes(setup: Setup, most: int = LARGEST_TP) -> list[int]:
     """Return the sizes of tensor parallelism that this model can be cut by."""
     dims, cp = setup.dims, setup.layout.cp
-    return [
-        size
-        for size in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
-        if size <= most and _can_shard(dims, size, cp)
-    ]
+    return [size for size in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16) if size <= most and _can_shard(dims, size, cp)]
 
 
 def _can_shard(dims: Dims, size: int, cp: int) -> bool:
@@ -62,11 +58,7 @@ def device_changes(setup: Setup, devices: tuple[Device, ...]) -> Iterator[Memory
     now = setup.device
     kinds = {device_kind(now), "server"}
     larger = sorted(
-        (
-            device
-            for device in devices
-            if device.total_bytes > 1.05 * now.total_bytes and device_kind(device) in kinds
-        ),
+        (device for device in devices if device.total_bytes > 1.05 * now.total_bytes and device_kind(device) in kinds),
         key=lambda device: device.total_bytes,
     )
     sizes: set[int] = set()

@@ -33,9 +33,7 @@ class MemoryChange(NamedTuple):
 
     def stages(self, setup: Setup) -> frozenset[Stage]:
         """Return the stages that have to be run again."""
-        return stages_to_rerun(
-            setup, changed_facts(facts_from_setup(setup), facts_from_setup(self.apply(setup)))
-        )
+        return stages_to_rerun(setup, changed_facts(facts_from_setup(setup), facts_from_setup(self.apply(setup))))
 
 
 class ChangeCosts:

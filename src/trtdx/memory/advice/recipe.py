@@ -254,14 +254,10 @@ class DeploymentRecipe:
 
     def _triton_commands(self, stated: dict[str, Any]) -> Iterator[StageCommand]:
         values = {TRITON_NAMES[name]: value for name, value in stated.items() if name in TRITON_NAMES}
-        unknown = [
-            name for name in stated if name in LAUNCH_FACTS and name not in TRITON_NAMES and stated[name]
-        ]
+        unknown = [name for name in stated if name in LAUNCH_FACTS and name not in TRITON_NAMES and stated[name]]
         if unknown:
             raise UnwritableError(f"the template of config.pbtxt has no {unknown[0]}")
-        words = ",".join(
-            f"{name}:{_render_flag_value(value)}" for name, value in values.items() if value is not None
-        )
+        words = ",".join(f"{name}:{_render_flag_value(value)}" for name, value in values.items() if value is not None)
         if words:
             file = f"{TRITON_REPOSITORY}/tensorrt_llm/config.pbtxt"
             yield StageCommand(Stage.LAUNCH, f"python3 tools/{TEMPLATE} -i {file} {words}")
@@ -343,9 +339,7 @@ def _set_option(options: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _remove_option(options: dict[str, Any], fact: str) -> None:
-    for key in [key for key, name in FACT_BY_OPTION.items() if name == fact] or [
-        fact.removeprefix("option.")
-    ]:
+    for key in [key for key, name in FACT_BY_OPTION.items() if name == fact] or [fact.removeprefix("option.")]:
         section, _, leaf = key.rpartition(".")
         if isinstance(options.get(section), dict):
             options[section] = {name: value for name, value in options[section].items() if name != leaf}
@@ -359,11 +353,7 @@ def _put_build_flag(command: CommandEditor, fact: str, value: Any, release: str,
     def is_meant(name: str) -> bool:
         return fact_of_flag(BUILDER, name) == fact
 
-    if (
-        fact == "max_num_tokens"
-        and value is not None
-        and int(command.flag_value("--opt_num_tokens") or 0) > value
-    ):
+    if fact == "max_num_tokens" and value is not None and int(command.flag_value("--opt_num_tokens") or 0) > value:
         command.drop_flags(lambda name: name == "--opt_num_tokens")
     if value is None:
         command.drop_flags(is_meant)
@@ -386,9 +376,7 @@ def _put_build_flag(command: CommandEditor, fact: str, value: Any, release: str,
         if value:
             command.set_flag(name)
         return
-    command.set_flag(
-        name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else value, is_meant
-    )
+    command.set_flag(name, {True: "enable", False: "disable"}[value] if isinstance(value, bool) else value, is_meant)
 
 
 def _put_old_build_flag(command: CommandEditor, fact: str, value: Any, release: str) -> None:

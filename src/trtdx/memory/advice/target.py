@@ -81,9 +81,7 @@ def parse_target(text: str, setup: Setup) -> TargetLoad:
         number = value.lower().replace("_", "")
         times = 1024 if number.endswith("k") else 1
         if key is None or not equals or not number.rstrip("k").isdecimal():
-            raise InputError(
-                f"--target {part!r} is not a part of a load", fix="write --target 'batch=64, seq=8192'"
-            )
+            raise InputError(f"--target {part!r} is not a part of a load", fix="write --target 'batch=64, seq=8192'")
         load[key] = int(number.rstrip("k")) * times
         if not 1 <= load[key] <= 10**8:
             raise InputError(f"--target {part!r} cannot be", fix="numbers are from 1 to 100,000,000")
@@ -101,9 +99,7 @@ def parse_target(text: str, setup: Setup) -> TargetLoad:
 def setup_for_target(setup: Setup, target: TargetLoad) -> Setup:
     """Return the set-up with the limits of a load."""
     limits = {"max_batch_size": target.batch, "max_seq_len": target.seq}
-    tokens = target.tokens or max(
-        setup.limits.max_num_tokens, target.batch * (1 + setup.limits.max_draft_len)
-    )
+    tokens = target.tokens or max(setup.limits.max_num_tokens, target.batch * (1 + setup.limits.max_draft_len))
     limits["max_num_tokens"] = tokens
     if target.beam:
         limits["max_beam_width"] = target.beam
@@ -137,9 +133,7 @@ def reach_target(
         if not holds_load(after, target.batch, target.seq):
             return False
         commands = confirm(after.setup) if confirm else None
-        return confirm is None or (
-            commands is not None and holds_load(commands.ledger, target.batch, target.seq)
-        )
+        return confirm is None or (commands is not None and holds_load(commands.ledger, target.batch, target.seq))
 
     best = cheapest_changes(start, changes, does, planner)
     others, lacking = _failed_changes(alone, target, best or ()), _render_shortage(ledger, target)
@@ -147,11 +141,7 @@ def reach_target(
         nearest = tuple(_nearest_loads(start, changes, target, planner, confirm))
         return TargetResult(target, (), start, ledger, False, others, lacking, nearest=nearest)
     done = apply_changes(start, best)
-    dearer = [
-        change
-        for change, after in alone
-        if change not in best and holds_load(after, target.batch, target.seq)
-    ]
+    dearer = [change for change, after in alone if change not in best and holds_load(after, target.batch, target.seq)]
     commands = confirm(done) if confirm else None
     dearest = _cheapest_of_each_group(dearer, start)
     return TargetResult(target, best, done, planner(done), True, others, lacking, dearest, commands)
@@ -174,9 +164,7 @@ def _nearest_loads(
 ) -> Iterator[NearestLoad]:
     """Yield the most requests of the wanted length, and the longest of so many, that no other GPU is needed for."""
     free = [change for change in changes if not change.harm.money]
-    plans = [
-        (chosen, planner(apply_changes(start, chosen))) for chosen in ((), *_change_sets(free)[:MOST_TRIED])
-    ]
+    plans = [(chosen, planner(apply_changes(start, chosen))) for chosen in ((), *_change_sets(free)[:MOST_TRIED])]
     fitting = [(chosen, after) for chosen, after in plans if after.fits]
     for loads in (_fewer_requests, _shorter_requests):
         tried = [(loads(after, target), -len(chosen), chosen) for chosen, after in fitting]
@@ -200,9 +188,7 @@ def _shorter_requests(ledger: MemoryLedger, target: TargetLoad) -> TargetLoad:
     sequences_per_cache = (
         -(-target.batch // count_caches(ledger.setup)) * limits.max_beam_width
     )  # of the requests, in each cache
-    length = (
-        ledger.kv_tokens.value // sequences_per_cache // limits.tokens_per_block * limits.tokens_per_block
-    )
+    length = ledger.kv_tokens.value // sequences_per_cache // limits.tokens_per_block * limits.tokens_per_block
     return target._replace(seq=min(length, target.seq))
 
 
@@ -222,9 +208,7 @@ def cheapest_changes(
     sets = _change_sets(changes)
     costs = ChangeCosts(start, changes)
     sets.sort(key=lambda chosen: (costs.cost_of_set(chosen), len(chosen)))
-    return next(
-        (chosen for chosen in sets[:MOST_TRIED] if is_enough(planner(apply_changes(start, chosen)))), None
-    )
+    return next((chosen for chosen in sets[:MOST_TRIED] if is_enough(planner(apply_changes(start, chosen)))), None)
 
 
 def _change_sets(changes: Sequence[MemoryChange]) -> list[tuple[MemoryChange, ...]]:
@@ -249,9 +233,7 @@ def _failed_changes(
     alone: list[tuple[MemoryChange, MemoryLedger]], target: TargetLoad, best: tuple[MemoryChange, ...]
 ) -> tuple[tuple[MemoryChange, str], ...]:
     """Return single changes that do not do, the nearest to it first, one of each group."""
-    failed = [
-        (change, ledger) for change, ledger in alone if not holds_load(ledger, target.batch, target.seq)
-    ]
+    failed = [(change, ledger) for change, ledger in alone if not holds_load(ledger, target.batch, target.seq)]
     failed.sort(key=lambda pair: _missing_bytes(pair[1], target))
     reasons: dict[str, tuple[MemoryChange, str]] = {}
     for change, ledger in failed:
@@ -270,9 +252,7 @@ def _cheapest_of_each_group(changes: Sequence[MemoryChange], start: Setup) -> tu
 def _missing_bytes(ledger: MemoryLedger, target: TargetLoad) -> int:
     worst = ledger.tightest_rank
     cache_total = count_caches(ledger.setup)
-    tokens = (
-        cache_tokens_needed(ledger.setup, target.batch, target.seq) // cache_total - ledger.kv_tokens.value
-    )
+    tokens = cache_tokens_needed(ledger.setup, target.batch, target.seq) // cache_total - ledger.kv_tokens.value
     return worst.short_bytes + max(tokens, 0) * worst.kv_bytes_per_token.value
 
 
@@ -284,4 +264,6 @@ def _render_shortage(ledger: MemoryLedger, target: TargetLoad) -> str:
         return f"{limiting_component(worst)}: short by {render_gib(_missing_bytes(ledger, target))}"
     cached, needed = render_count(ledger.kv_tokens.value * count_caches(ledger.setup)), render_count(tokens)
     per_gpu = " on each GPU" if ledger.setup.layout.world > 1 else ""
-    return f"the cache holds {cached} of {needed} tokens, short by {render_gib(_missing_bytes(ledger, target))}{per_gpu}"
+    return (
+        f"the cache holds {cached} of {needed} tokens, short by {render_gib(_missing_bytes(ledger, target))}{per_gpu}"
+    )

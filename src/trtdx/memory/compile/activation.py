@@ -205,9 +205,7 @@ def compile_point(
             cancel=cancel,
         )
     if not built.activation_bytes:
-        raise BuildError(
-            "TensorRT compiled the layers and did not say what memory they need", stage="compile"
-        )
+        raise BuildError("TensorRT compiled the layers and did not say what memory they need", stage="compile")
     size = max(built.activation_bytes)
     cache.store(key, size)
     return CompiledPoint(blocks.tokens, size, cached=False)

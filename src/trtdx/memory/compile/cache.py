@@ -39,9 +39,7 @@ class CompileCache:
     def __init__(self, host: Host) -> None:
         self._host = host
         environment = host.environment()
-        home = environment.get("XDG_CACHE_HOME") or str(
-            PurePosixPath(environment.get("HOME", "/")) / ".cache"
-        )
+        home = environment.get("XDG_CACHE_HOME") or str(PurePosixPath(environment.get("HOME", "/")) / ".cache")
         self.path = str(PurePosixPath(home) / "trtdx" / CACHE_FILE)
 
     def find(self, key: str) -> int | None:

@@ -51,9 +51,7 @@ def _growth_curve_section(setup: Setup, compiled: CompiledActivation) -> Section
         for point in compiled.points
     )
     columns = ("tokens in a step", "compiled", "formula", "kept from before")
-    return Section(
-        "compiled", f"activations by the builder of {compiled.tensorrt}", columns, rows, note=compiled.why
-    )
+    return Section("compiled", f"activations by the builder of {compiled.tensorrt}", columns, rows, note=compiled.why)
 
 
 def _formula_bytes(setup: Setup, tokens: int) -> int:

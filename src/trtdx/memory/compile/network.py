@@ -92,9 +92,7 @@ class _NetworkDefinition:
     def _linear(self, tensor: Any, name: str, out: int, into: int) -> Any:
         operation = self.trt.MatrixOperation
         weight = self._constant(name, (out, into))
-        return self.network.add_matrix_multiply(
-            tensor, operation.NONE, weight, operation.TRANSPOSE
-        ).get_output(0)
+        return self.network.add_matrix_multiply(tensor, operation.NONE, weight, operation.TRANSPOSE).get_output(0)
 
     def _elementwise(self, one: Any, other: Any, operation: str) -> Any:
         kind = getattr(self.trt.ElementWiseOperation, operation)

@@ -95,9 +95,7 @@ class SharingNetwork:
         best, fewest = self._sharings[0], -1.0
         blocks: list[float] = []
         for way in self._sharings:
-            block_sizes = [
-                size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way
-            ]
+            block_sizes = [size_of(kinds[0]) if len(kinds) == 1 else max(map(size_of, kinds)) for kinds, _ in way]
             total = sum(block_sizes)
             if fewest < 0 or total < fewest:
                 fewest, best, blocks = total, way, block_sizes
@@ -132,9 +130,7 @@ class SharingNetwork:
         maximal = [
             (kind, name)
             for kind, name in first.items()
-            if not any(
-                other != kind and _is_dominating(self._kinds[other], self._kinds[kind]) for other in first
-            )
+            if not any(other != kind and _is_dominating(self._kinds[other], self._kinds[kind]) for other in first)
         ]
         return tuple(kind for kind, _ in maximal), tuple(name for _, name in maximal)
 

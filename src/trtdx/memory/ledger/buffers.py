@@ -89,9 +89,7 @@ def _cuda_context(setup: Setup) -> Component:
         size = ENGINE_CONTEXT.get(sm, OTHER_ENGINE_CONTEXT) + profiles * PROFILE_CONTEXT
         return Component("cuda_context", Figure.with_tolerance(size, 0.5), "context, kernels, cuBLAS")
     size = TORCH_CONTEXT.get(sm, OTHER_TORCH_CONTEXT)
-    return Component(
-        "cuda_context", Figure.with_tolerance(size, 0.4), "context, kernels, libraries outside of torch"
-    )
+    return Component("cuda_context", Figure.with_tolerance(size, 0.4), "context, kernels, libraries outside of torch")
 
 
 def _torch_runtime_buffers(setup: Setup) -> Component:
@@ -105,9 +103,7 @@ def _torch_runtime_buffers(setup: Setup) -> Component:
         "inputs": tokens * 16 + setup.limits.max_batch_size * ceil_div(setup.limits.max_seq_len, 32) * 8,
     }
     figure = Figure.with_tolerance(sum(parts.values()), 0.2, extra=GIB // 4)
-    return Component(
-        "runtime_buffers", figure, f"attention's workspace for {group_digits(tokens)} tokens", parts
-    )
+    return Component("runtime_buffers", figure, f"attention's workspace for {group_digits(tokens)} tokens", parts)
 
 
 @lru_cache(maxsize=1024)

@@ -110,9 +110,7 @@ def load_constants(host: Host) -> CalibrationConstants:
         raise InputError(
             f"{path} is of version {constants.version}, this trtdx reads version {CONSTANTS_VERSION}", fix=fix
         )
-    if not all(
-        0 < constant.low <= constant.value <= constant.high < 1000 for constant in constants.entries.values()
-    ):
+    if not all(0 < constant.low <= constant.value <= constant.high < 1000 for constant in constants.entries.values()):
         raise InputError(f"{path} holds a factor that is not a positive number", fix=fix)
     return constants
 

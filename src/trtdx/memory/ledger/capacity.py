@@ -85,9 +85,7 @@ def limiting_component(rank: RankLedger) -> str:
     fixed = sum(rank.component_bytes(name) for name in FIXED_COMPONENTS)
     if rank.capacity and fixed >= rank.capacity:
         return COMPONENTS["weights"]
-    growing = [
-        component for component in rank.components if component.name not in (*FIXED_COMPONENTS, "kv_pool")
-    ]
+    growing = [component for component in rank.components if component.name not in (*FIXED_COMPONENTS, "kv_pool")]
     if rank.capacity and bytes_beside_cache(rank) >= rank.capacity and growing:
         return COMPONENTS[max(growing, key=lambda component: component.bytes.value).name]
     return COMPONENTS["kv_pool"]

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import Setup
 
 FUSION_VARIABLE = "TRTLLM_ALLREDUCE_FUSION_WORKSPACE_SIZE"
-FUSION_WORKSPACE = (
-    64 * MIB
-)  # for each peer: one buffer shared between processes, and three that are used in turn
+FUSION_WORKSPACE = 64 * MIB  # for each peer: one buffer shared between processes, and three that are used in turn
 FUSION_BUFFERS = 4
 MEMORY_PAGE = 2 * MIB
 NCCL_FLOOR, NCCL_PEER = int(0.8 * GIB), int(0.05 * GIB)

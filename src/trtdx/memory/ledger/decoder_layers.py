@@ -145,9 +145,7 @@ def rank_layer_range(dims: Dims, layout: ParallelLayout, rank: int) -> range:
 
 
 @lru_cache(maxsize=4096)
-def shard_counts(
-    dims: Dims, layout: ParallelLayout, block: int, *, torch: bool, embedding: bool
-) -> ShardCounts:
+def shard_counts(dims: Dims, layout: ParallelLayout, block: int, *, torch: bool, embedding: bool) -> ShardCounts:
     """Return how weights are cut. `block`: the quantisation's, which shared experts must not cut apart."""
     tp, is_data_parallel = layout.tp, layout.attention_dp and torch
     # In the PyTorch flow the ranks of context parallelism share the MLP like those of tensor parallelism.
@@ -169,9 +167,7 @@ def shard_counts(
     )
 
 
-def attention_matrices(
-    dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily
-) -> Iterator[LayerMatrix]:
+def attention_matrices(dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily) -> Iterator[LayerMatrix]:
     """Yield the projections of one attention."""
     if dims.mla:
         yield from _latent_attention_matrices(dims, cut)
@@ -195,9 +191,7 @@ def attention_matrices(
     yield LayerMatrix("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * value_dim)
 
 
-def _compressed_attention_matrices(
-    dims: Dims, cut: ShardCounts, layer: DecoderLayer
-) -> Iterator[LayerMatrix]:
+def _compressed_attention_matrices(dims: Dims, cut: ShardCounts, layer: DecoderLayer) -> Iterator[LayerMatrix]:
     """Yield the projections of DeepSeek V4's attention: one latent for all heads, an output in groups of low rank."""
     heads = ceil_div(dims.num_heads, cut.attention)
     grouped = ceil_div(dims.output_groups, cut.attention) * dims.output_rank
@@ -228,12 +222,8 @@ def _latent_attention_matrices(dims: Dims, cut: ShardCounts) -> Iterator[LayerMa
         yield LayerMatrix("self_attn.q_proj", query, dims.hidden_size)
     latent = dims.kv_lora_rank + dims.qk_rope_head_dim
     yield LayerMatrix("self_attn.kv_a_proj_with_mqa", latent, dims.hidden_size)
-    yield LayerMatrix(
-        "self_attn.kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim), dims.kv_lora_rank
-    )
-    yield LayerMatrix(
-        "self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * dims.v_head_dim
-    )
+    yield LayerMatrix("self_attn.kv_b_proj", heads * (dims.qk_nope_head_dim + dims.v_head_dim), dims.kv_lora_rank)
+    yield LayerMatrix("self_attn.o_proj", dims.hidden_size, ceil_div(dims.num_heads, cut.output) * dims.v_head_dim)
     if dims.index_heads:  # whole on every rank
         yield LayerMatrix("self_attn.indexer", dims.index_heads * dims.index_head_dim, dims.q_lora_rank)
         yield LayerMatrix("self_attn.indexer", dims.index_head_dim + dims.index_heads, dims.hidden_size)
@@ -264,9 +254,7 @@ def recurrent_matrices(dims: Dims, cut: ShardCounts) -> Iterator[LayerMatrix]:
     yield LayerMatrix("mixer", ceil_div(rows, cut.state), dims.hidden_size)
 
 
-def unquantised_counts(
-    dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily
-) -> dict[str, int]:
+def unquantised_counts(dims: Dims, cut: ShardCounts, layer: DecoderLayer, family: ModelFamily) -> dict[str, int]:
     """Return how many numbers of a layer are never quantised: norms and biases."""
     norms = family.norms if layer.mixer != NO_PART and layer.inner != NO_PART else 1
     if family.norms == 1 and dims.num_kv_heads > 1 and dims.model_type == "falcon":
@@ -300,9 +288,7 @@ def _attention_norms(dims: Dims, layer: DecoderLayer, family: ModelFamily) -> in
         return dims.q_lora_rank + dims.head_dim + compressed + indexed
     kind = family.query_key_norm or ("head" if dims.qk_norm else "")
     pairs = 0 if layer.shares_kv else layer.kv_heads
-    heads = {"": 0, "head": 2 if pairs else 1, "all": dims.num_heads + pairs}[
-        kind if dims.qk_norm is not False else ""
-    ]
+    heads = {"": 0, "head": 2 if pairs else 1, "all": dims.num_heads + pairs}[kind if dims.qk_norm is not False else ""]
     return heads * (layer.head_dim or dims.head_dim)
 
 

@@ -28,9 +28,7 @@ def draft_weights(setup: Setup, rank: int) -> Component | None:
         return None
     plain = Formats(dtype=setup.formats.dtype)
     last = setup.layout.pp - 1
-    model = WeightModel(
-        setup.draft, setup.layout, plain, backend_flow(setup), family_of(setup.draft.model_type)
-    )
+    model = WeightModel(setup.draft, setup.layout, plain, backend_flow(setup), family_of(setup.draft.model_type))
     if is_on_last_stage(setup.draft, setup.layout):
         if pipeline_stage(setup.layout, rank) != last:
             return None

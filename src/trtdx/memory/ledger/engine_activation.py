@@ -126,8 +126,7 @@ def _cached_network(build: EngineBuild) -> SharingNetwork:
         gemm = min(CUBLAS_WORKSPACE, widths.hidden * tokens) if widths.weight_only else CUBLAS_WORKSPACE
         attention = CUBLAS_WORKSPACE + (8 + widths.queries * build.paged) * tokens
         usual += [
-            StepShape(tokens, rows, attention, gemm)
-            for rows in ((tokens,) if build.all_rows else (1, tokens // 4))
+            StepShape(tokens, rows, attention, gemm) for rows in ((tokens,) if build.all_rows else (1, tokens // 4))
         ]
     steps = _region_ops if build.compiles else _plugin_ops
     return SharingNetwork(lambda shape: steps(build, StepShape(*shape)), usual)
@@ -215,9 +214,7 @@ def _plugin_ops(build: EngineBuild, shape: StepShape) -> list[NetworkOp]:
         ops.append(NetworkOp(normed, hidden, (residual,)))
         read = _add_quantised(ops, widths, normed, hidden)
         ops.append(NetworkOp(f"{layer}.qkv", widths.mixed * tokens, (read,), shape.gemm))
-        ops.append(
-            NetworkOp(f"{layer}.attention", widths.attended * tokens, (f"{layer}.qkv",), shape.attention)
-        )
+        ops.append(NetworkOp(f"{layer}.attention", widths.attended * tokens, (f"{layer}.qkv",), shape.attention))
         read = _add_quantised(ops, widths, f"{layer}.attention", widths.attended * tokens)
         residual = _add_projection(ops, build, shape, f"{layer}.dense", (read,), residual)
         residual = _add_mlp(ops, build, shape, layer, residual)
@@ -282,9 +279,7 @@ def _add_mlp_projections(
     return names
 
 
-def _add_head(
-    ops: list[NetworkOp], build: EngineBuild, shape: StepShape, residual: str, scratch: int
-) -> None:
+def _add_head(ops: list[NetworkOp], build: EngineBuild, shape: StepShape, residual: str, scratch: int) -> None:
     """Add the last norm, the rows that logits are wanted of, and the logits, which are cast to an output."""
     if not build.last:
         return
@@ -369,11 +364,7 @@ def _attention_scratch_bytes(setup: Setup, widths: EngineWidths, tokens: int) ->
 
 def _unfused_attention_bytes(setup: Setup, widths: EngineWidths) -> int:
     """Return what attention without the fused kernel keeps: masks, copies, and all scores in two types."""
-    length = (
-        min(_input_length(setup), largest_step_tokens(setup))
-        if setup.running.packed
-        else _input_length(setup)
-    )
+    length = min(_input_length(setup), largest_step_tokens(setup)) if setup.running.packed else _input_length(setup)
     sequences = setup.limits.max_batch_size
     padded_tokens = sequences * length
     masks = 2 * padded_tokens * length

@@ -49,9 +49,7 @@ def compute_frontier(
     """Return the largest batch for each length and step, found by bisection: a larger one never needs less."""
     steps = sorted(steps or {*FRONTIER_STEPS, setup.limits.max_num_tokens})
     return tuple(
-        _frontier_point(setup, length, step, planner)
-        for length in lengths or frontier_lengths(setup)
-        for step in steps
+        _frontier_point(setup, length, step, planner) for length in lengths or frontier_lengths(setup) for step in steps
     )
 
 

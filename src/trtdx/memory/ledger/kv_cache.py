@@ -78,9 +78,7 @@ def kv_pool_component(setup: Setup, rank: int, used: Figure) -> tuple[Component,
         source = "given"
     size = Figure(middle.bytes, min(least.bytes, middle.bytes), max(most.bytes, middle.bytes), source)
     tokens = Figure(middle.tokens, min(least.tokens, middle.tokens), max(most.tokens, middle.tokens), source)
-    return Component(
-        "kv_pool", size, _explain_pool(setup, cost, middle, total - used.value), middle.parts
-    ), tokens
+    return Component("kv_pool", size, _explain_pool(setup, cost, middle, total - used.value), middle.parts), tokens
 
 
 def _is_limited_by_max_tokens(setup: Setup, plan: _CachePlan) -> bool:
@@ -97,9 +95,7 @@ def _plan_cache(setup: Setup, cost: TokenCost, available: int) -> _CachePlan:
     if len(cost.by_window) > 1:
         return _plan_windowed_cache(setup, cost, budget, up=up)
     self_budget = budget * (1 - CROSS_SHARE) if setup.dims.encoder_layers else budget
-    pool = block_pool(
-        self_budget, cost.billed, cost.allocated, limits.tokens_per_block, most=running.max_tokens, up=up
-    )
+    pool = block_pool(self_budget, cost.billed, cost.allocated, limits.tokens_per_block, most=running.max_tokens, up=up)
     if setup.dims.encoder_layers:
         return _CachePlan(pool.tokens, 2 * pool.bytes, {"self": pool.bytes, "cross": pool.bytes})
     return _CachePlan(pool.tokens, pool.bytes, {})
@@ -155,11 +151,7 @@ def _pool_without_device(setup: Setup, cost: TokenCost) -> tuple[Component, Figu
     limits, running = setup.limits, setup.running
     tokens = running.max_tokens or limits.max_seq_len * limits.max_beam_width
     pool = block_pool(tokens * cost.billed, cost.billed, cost.allocated, limits.tokens_per_block, up=True)
-    why = (
-        "max_tokens"
-        if running.max_tokens
-        else "one sequence of max_seq_len; name a GPU to see how much is left"
-    )
+    why = "max_tokens" if running.max_tokens else "one sequence of max_seq_len; name a GPU to see how much is left"
     return Component("kv_pool", Figure.exact(pool.bytes), why), Figure.exact(pool.tokens)
 
 
@@ -184,9 +176,7 @@ def _token_cost(setup: Setup, rank: int) -> TokenCost:
     kind = setup.formats.kv or setup.formats.dtype
     limits = setup.limits
     windows = limits.max_attention_window
-    cost = stage_token_cost(
-        setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0
-    )
+    cost = stage_token_cost(setup.dims, setup.layout, kind, stage, windows, limits.max_seq_len if windows else 0)
     guessing = count_mtp_layers(setup)
     if guessing:
         bytes_per_layer = kv_layer_bytes(setup.dims, setup.layout, kind, setup.dims.num_kv_heads)
@@ -202,9 +192,7 @@ def _token_cost(setup: Setup, rank: int) -> TokenCost:
 def _billed_mtp_bytes(setup: Setup, ahead: int, model: int) -> int:
     """Return what a release adds to a token for the layers that guess ahead, which take `ahead`."""
     running = setup.running
-    apart = (
-        running.backend != ENGINE_FLOW and not setup.layout.attention_dp and not running.disaggregated_tokens
-    )
+    apart = running.backend != ENGINE_FLOW and not setup.layout.attention_dp and not running.disaggregated_tokens
     if not apart or not is_since_release(running.version, BILLS_MTP_SINCE):
         return 0
     return ahead if is_since_release(running.version, BILLS_MTP_RIGHTLY_SINCE) else model
@@ -312,6 +300,4 @@ def _compressor_state(setup: Setup, rank: int) -> Component:
         compressor_state_bytes(dims, kind, layers[at].compress_ratio, limits.tokens_per_block) for at in here
     )
     why = f"{format_large_count(limits.max_batch_size, 'sequence')} x {group_digits(bytes_per_sequence)} bytes of windows and half-compressed tokens"
-    return Component(
-        "recurrent_state", Figure.with_tolerance(limits.max_batch_size * bytes_per_sequence, 0.1), why
-    )
+    return Component("recurrent_state", Figure.with_tolerance(limits.max_batch_size * bytes_per_sequence, 0.1), why)

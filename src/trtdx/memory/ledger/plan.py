@@ -33,15 +33,11 @@ if TYPE_CHECKING:
 
 def plan_memory(setup: Setup, constants: CalibrationConstants | None = None) -> MemoryLedger:
     """Return what every rank of a set-up holds, and whether it fits."""
-    stages = [
-        _plan_stage(setup, stage * _ranks_per_stage(setup), constants) for stage in range(setup.layout.pp)
-    ]
+    stages = [_plan_stage(setup, stage * _ranks_per_stage(setup), constants) for stage in range(setup.layout.pp)]
     tightest = min((stage.kv_tokens for stage in stages), key=lambda figure: figure.value)
     stages = [_share_tokens(setup, stage, tightest) for stage in stages]
     ranks = tuple(
-        replace(stage, rank=stage.rank + offset)
-        for stage in stages
-        for offset in range(_ranks_per_stage(setup))
+        replace(stage, rank=stage.rank + offset) for stage in stages for offset in range(_ranks_per_stage(setup))
     )
     return MemoryLedger(setup=setup, ranks=ranks, notes=tuple(_unmodelled_notes(setup)))
 
@@ -93,9 +89,7 @@ def _host_memory(setup: Setup) -> list[Component]:
     if device is None or not device.unified:
         return []
     total, cache = device.total_bytes, setup.running.host_cache_bytes
-    usual, least, most = (
-        round(total * share) + cache for share in (HOST_SHARE, LEAST_HOST_SHARE, MOST_HOST_SHARE)
-    )
+    usual, least, most = (round(total * share) + cache for share in (HOST_SHARE, LEAST_HOST_SHARE, MOST_HOST_SHARE))
     extra = f", {format_bytes(cache)} of host cache" if cache else ""
     why = f"one memory for both: system, process{extra}; file cache counts until dropped"
     return [Component("host_memory", Figure(usual, least, most, "formula"), why)]
@@ -138,8 +132,7 @@ def _share_tokens(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedge
             high=max(round(pool.bytes.high * share), round(pool.bytes.value * share)),
         )
         components = tuple(
-            replace(component, bytes=figure) if component is pool else component
-            for component in ledger.components
+            replace(component, bytes=figure) if component is pool else component for component in ledger.components
         )
         ledger = replace(
             ledger,
@@ -153,11 +146,7 @@ def _share_tokens(setup: Setup, ledger: RankLedger, tokens: Figure) -> RankLedge
 def _judge_fit(setup: Setup, ledger: RankLedger) -> RankLedger:
     if not ledger.capacity:
         return ledger
-    used = sum(
-        component.bytes.value
-        for component in ledger.components
-        if component.name not in ("kv_pool", "logits")
-    )
+    used = sum(component.bytes.value for component in ledger.components if component.name not in ("kv_pool", "logits"))
     needed = _least_cache_tokens(setup)
     # A pool that holds nothing was asked for from what was not there.
     lacking = max(needed - ledger.kv_tokens.value, 0) * ledger.kv_bytes_per_token.value

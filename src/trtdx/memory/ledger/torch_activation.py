@@ -51,9 +51,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     widths = _torch_widths(setup)
     tokens = max(setup.limits.max_num_tokens, 1)
     last = is_last_stage(setup.layout, rank)
-    phases = {
-        "attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention)
-    }
+    phases = {"attention": tokens * (HIDDEN_WITH_ATTENTION * widths.hidden + widths.quantised + widths.attention)}
     if widths.inner:
         phases["mlp"] = tokens * (HIDDEN_WITH_MLP * widths.hidden + widths.quantised + widths.inner)
     if widths.expert_factors:
@@ -70,9 +68,7 @@ def torch_activation(setup: Setup, rank: int) -> Component:
     if setup.running.piecewise_graphs:
         # What the captured pieces make is in the graphs' own pool (see graphs.py), as far as a step is captured.
         figure = replace(figure, low=min(figure.low, phases["attention"] // 2))
-    return Component(
-        "activation", figure, f"{group_digits(tokens)} tokens, most in {phase}", {phase: figure.value}
-    )
+    return Component("activation", figure, f"{group_digits(tokens)} tokens, most in {phase}", {phase: figure.value})
 
 
 def _torch_widths(setup: Setup) -> TorchWidths:

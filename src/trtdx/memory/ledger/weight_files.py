@@ -107,14 +107,10 @@ def _weights_from_shards(headers: list[SafetensorsHeader], setup: Setup) -> tupl
     model, layout = weight_model_of(setup), setup.layout
     unsharded = ParallelLayout(pp=layout.pp, pp_partition=layout.pp_partition)
     formats = replace(setup.formats, dtype=tensors.dtype)
-    in_files = WeightModel(
-        model.dims, unsharded, formats, FILE_LAYOUT, model.family, mtp_layers=model.mtp_layers
-    )
+    in_files = WeightModel(model.dims, unsharded, formats, FILE_LAYOUT, model.family, mtp_layers=model.mtp_layers)
     if not _is_plausible(tensors, in_files):
         return ()
-    stages = [
-        _figure_from_headers(_stage_bytes(tensors, model, in_files, stage)) for stage in range(layout.pp)
-    ]
+    stages = [_figure_from_headers(_stage_bytes(tensors, model, in_files, stage)) for stage in range(layout.pp)]
     return tuple(stages[rank // (layout.tp * layout.cp)] for rank in range(layout.world))
 
 

@@ -62,9 +62,7 @@ def _fp8_blockwise_bytes(matrix: WeightMatrix) -> int:
 
 
 def _mxfp8_bytes(matrix: WeightMatrix) -> int:
-    return matrix.numbers + pad_to_multiple(matrix.rows, 128) * pad_to_multiple(
-        ceil_div(matrix.columns, 32), 4
-    )
+    return matrix.numbers + pad_to_multiple(matrix.rows, 128) * pad_to_multiple(ceil_div(matrix.columns, 32), 4)
 
 
 def _fp4_bytes(vector: int) -> Callable[[WeightMatrix], int]:
@@ -86,9 +84,7 @@ def _int4_bytes(matrix: WeightMatrix) -> int:
 
 
 def _awq_bytes(matrix: WeightMatrix) -> int:
-    return (
-        ceil_div(matrix.numbers, 2) + 2 * matrix.groups + matrix.width * matrix.columns
-    )  # and the inputs' scales
+    return ceil_div(matrix.numbers, 2) + 2 * matrix.groups + matrix.width * matrix.columns  # and the inputs' scales
 
 
 def _gptq_bytes(matrix: WeightMatrix) -> int:
@@ -226,8 +222,4 @@ def expert_bytes(algo: str, backend: str, expert: ExpertShard) -> int:
         scales = rows * ceil_div(size.hidden_in, vector) + size.hidden_out * ceil_div(size.inner, vector)
         return ceil_div(count, 2) + scales + 8 + bias
     first = linear_bytes(algo, WeightMatrix(rows, size.hidden_in, expert.width, expert.group))
-    return (
-        first
-        + linear_bytes(algo, WeightMatrix(size.hidden_out, size.inner, expert.width, expert.group))
-        + bias
-    )
+    return first + linear_bytes(algo, WeightMatrix(size.hidden_out, size.inner, expert.width, expert.group)) + bias

@@ -207,15 +207,11 @@ def _layer_part_bytes(
         heads = ceil_div(dims.num_heads, cut.attention)
         parts["attention"] += heads * (dims.qk_nope_head_dim + dims.v_head_dim) * dims.kv_lora_rank * width
     if layer.mixer == ATTENTION and dims.mla and model.flow == ENGINE_FLOW:
-        parts["attention"] += (
-            ceil_div(dims.num_heads, cut.attention) * _absorbed_projection_size(model) * width
-        )
+        parts["attention"] += ceil_div(dims.num_heads, cut.attention) * _absorbed_projection_size(model) * width
     if layer.inner == EXPERTS:
         wide = 4 if model.flow == ENGINE_FLOW else width
         parts["router"] += dims.num_experts * dims.hidden_size * wide
-        parts["experts"] += ceil_div(dims.num_experts, cut.experts) * _expert_shard_bytes(
-            model, cut, unquantised
-        )
+        parts["experts"] += ceil_div(dims.num_experts, cut.experts) * _expert_shard_bytes(model, cut, unquantised)
     return parts
 
 
@@ -250,9 +246,7 @@ def _expert_shard_bytes(model: WeightModel, cut: ShardCounts, unquantised: froze
     dims, formats = model.dims, model.formats
     hidden = dims.moe_latent_size or dims.hidden_size
     inner = ceil_div(dims.moe_intermediate_size or dims.intermediate_size, cut.expert)
-    one = ExpertShard(
-        hidden, inner, dims.gated, dims.mlp_bias, dtype_bytes(formats.dtype), formats.group_size
-    )
+    one = ExpertShard(hidden, inner, dims.gated, dims.mlp_bias, dtype_bytes(formats.dtype), formats.group_size)
     algo = _module_format(model, "mlp.experts", unquantised)
     size = expert_bytes(algo, FILE_LAYOUT if model.flow == FILE_LAYOUT else model.moe_backend, one)
     if model.workspace_tokens and model.sm >= 100:
@@ -319,8 +313,7 @@ def _encoder_parts(model: WeightModel, cut: ShardCounts, stage: int) -> list[tup
     plain = model._replace(dims=replace(dims, extra_params=0))
     encoder = sum(_layer_part_bytes(plain, cut, layer, frozenset()).values())
     cross = sum(
-        _matrix_bytes(model, weight, frozenset())
-        for weight in attention_matrices(dims, cut, layer, model.family)
+        _matrix_bytes(model, weight, frozenset()) for weight in attention_matrices(dims, cut, layer, model.family)
     )
     cross += dims.hidden_size * dtype_bytes(model.formats.dtype)
     encoders = len(stage_layer_range(dims.encoder_layers, layout.pp, (), stage))
@@ -334,11 +327,7 @@ def _mtp_layer_bytes(model: WeightModel, cut: ShardCounts, index: int) -> int:
     patterns = exclusion_patterns(formats.weights, formats.excluded, model.family)
     unquantised = unquantised_modules(patterns, dims.num_layers + index, mtp=True)
     joined = dims.hidden_size * ceil_div(2 * dims.hidden_size, cut.inner) * width
-    return (
-        sum(_layer_part_bytes(model, cut, layer, unquantised).values())
-        + joined
-        + 3 * dims.hidden_size * width
-    )
+    return sum(_layer_part_bytes(model, cut, layer, unquantised).values()) + joined + 3 * dims.hidden_size * width
 
 
 def _rope_table_bytes(model: WeightModel) -> int:

@@ -130,9 +130,7 @@ def _factor_ratios(
         plan = planned.rank_like(rank.rank)
         for name in dict.fromkeys(FACTOR_OF_COMPONENT.values()):
             measured, source = _measured_factor(rank, name)
-            formula = sum(
-                plan.component_bytes(part) for part, factor in FACTOR_OF_COMPONENT.items() if factor == name
-            )
+            formula = sum(plan.component_bytes(part) for part, factor in FACTOR_OF_COMPONENT.items() if factor == name)
             if measured is None or not measured.value or not formula:
                 continue
             ratio = measured.value / formula
@@ -185,15 +183,15 @@ def calibration_problem(log: LogMemory) -> str:
         statement = failures[0].statement
         return f"the run ran out of memory ({statement.where}), so what it measured is not whole"
     if log.backend not in ("pytorch", "tensorrt", "build"):
-        return (
-            "it states no activation and no profile: give the log of the start at level INFO, or of the build"
-        )
+        return "it states no activation and no profile: give the log of the start at level INFO, or of the build"
     for rank in log.ranks:
         reason = find_several_servers(log, rank) or _find_contradiction(log, rank)
         if reason:
             return reason
     if log.backend == "pytorch" and not log.last("torch.peak", "torch.dynamic"):
-        return "it ends before the memory profile ('Peak memory during memory usage profiling'), or is not at level INFO"
+        return (
+            "it ends before the memory profile ('Peak memory during memory usage profiling'), or is not at level INFO"
+        )
     if log.backend == "tensorrt" and not log.last("context"):
         return "it ends before the execution context ('Allocated ... for execution context memory')"
     return ""
@@ -201,12 +199,10 @@ def calibration_problem(log: LogMemory) -> str:
 
 def find_several_servers(log: LogMemory, rank: int) -> str:
     """Several servers in one log have several profiles of one rank, or an engine loaded after a KV cache was made."""
-    profiles = [
-        statement for statement in log.select("torch.peak", rank=rank) if statement.rank in (rank, None)
-    ]
-    different = {
-        round(statement.bytes() / CLOSE_BYTES) for statement in profiles if statement.rank == rank
-    } or {round(statement.bytes() / CLOSE_BYTES) for statement in profiles if len(log.ranks) == 1}
+    profiles = [statement for statement in log.select("torch.peak", rank=rank) if statement.rank in (rank, None)]
+    different = {round(statement.bytes() / CLOSE_BYTES) for statement in profiles if statement.rank == rank} or {
+        round(statement.bytes() / CLOSE_BYTES) for statement in profiles if len(log.ranks) == 1
+    }
     if len(different) > 1 and max(different) - min(different) > 1:
         return f"it holds several profiles of rank {rank} ({profiles[0].where} and {profiles[-1].where}): two servers in one log"
     pools, engines = log.select("kv.pool", rank=rank), log.select("engine.size", rank=rank)
@@ -234,9 +230,7 @@ def _sum_differs(log: LogMemory, rank: int) -> str:
     total = sum(part.bytes() for part in parts if part)
     if abs(total - peak.bytes()) < CLOSE_BYTES:
         return ""
-    return (
-        f"its parts sum up to {format_bytes(total)}, its peak is {format_bytes(peak.bytes())} ({peak.where})"
-    )
+    return f"its parts sum up to {format_bytes(total)}, its peak is {format_bytes(peak.bytes())} ({peak.where})"
 
 
 def _budget_differs(log: LogMemory, rank: int) -> str:

@@ -82,12 +82,7 @@ def make_pasteable(log: LogMemory, fix: Fix, model: str = "MODEL", *, is_own: bo
     text = PLACEHOLDER.sub(lambda match: re.sub(r"\W+", "_", match[1]).upper(), fix.command)
     release = log.settings.get("version")
     lines, _ = command_lines(text, (SERVE_PROGRAM, BUILDER, TEMPLATE))
-    if (
-        not is_own
-        and len(lines) == 1
-        and text.startswith(SERVE_PROGRAM)
-        and not re.search(r"[;&|#]|\.\.\.", text)
-    ):
+    if not is_own and len(lines) == 1 and text.startswith(SERVE_PROGRAM) and not re.search(r"[;&|#]|\.\.\.", text):
         text = _page_command_with_settings(log, lines[0]) or ""
     is_other = log.backend == "pytorch" and any(line.program != SERVE_PROGRAM for line in lines)
     is_available = not release or all(_has_program(line, release.value) for line in lines)
@@ -120,9 +115,7 @@ def _has_program(line: CommandLine, release: str) -> bool:
     """Return whether a release has a program, and all the flags it is given."""
     if line.program == SERVE_PROGRAM and not at_least(release, SERVES_SINCE):
         return False
-    return not any(
-        judge_flags(line.program, [argument.name for argument in line.flags], release, line.subcommand)
-    )
+    return not any(judge_flags(line.program, [argument.name for argument in line.flags], release, line.subcommand))
 
 
 def _stated_value(log: LogMemory, name: str) -> Any:
@@ -132,9 +125,7 @@ def _stated_value(log: LogMemory, name: str) -> Any:
     text = setting.value.lower()
     if name in NUMBER_SETTINGS:
         value = int(text)
-        return (
-            None if value == 1 and name.endswith(("_size", "_width")) and name != "max_batch_size" else value
-        )
+        return None if value == 1 and name.endswith(("_size", "_width")) and name != "max_batch_size" else value
     if name.endswith("fraction"):
         return float(text)
     if MEMORY_FLAGS[name].kind == "switch":

@@ -34,9 +34,7 @@ def add_log_numbers(findings: Sequence[Finding], facts: Sequence[SourceFacts]) -
 def drop_temporary_warnings(findings: Sequence[Finding], log: LogMemory) -> list[Finding]:
     """Return the findings without a warning that was only about the temporary cache of a profile."""
     only_temporary = (
-        bool(log.select("kv.shortened"))
-        and find_shortened_sequences(log) is None
-        and bool(log.last("torch.peak"))
+        bool(log.select("kv.shortened")) and find_shortened_sequences(log) is None and bool(log.last("torch.peak"))
     )
     return [finding for finding in findings if not (only_temporary and finding.code == "DX356")]
 

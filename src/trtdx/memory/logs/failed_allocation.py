@@ -23,9 +23,7 @@ FAILURE_KEYS = (
     "executor.failed",
     "kv.none",
 )
-_NEAR_LINES = (
-    400  # lines between an allocator's text and the executor's report of it: a traceback of several ranks
-)
+_NEAR_LINES = 400  # lines between an allocator's text and the executor's report of it: a traceback of several ranks
 
 SERVING = ""  # a buffer of a step: logits, activations or workspace, the log does not say which
 
@@ -104,9 +102,7 @@ def _add_requested_size(log: LogMemory, failure: FailedAllocation) -> FailedAllo
 
 def _is_repeated(statement: LogStatement, earlier: FailedAllocation) -> bool:
     """Say whether a line only repeats a failure: the same rank, right after it."""
-    same_rank = (
-        statement.rank is None or earlier.statement.rank is None or statement.rank == earlier.statement.rank
-    )
+    same_rank = statement.rank is None or earlier.statement.rank is None or statement.rank == earlier.statement.rank
     return (
         same_rank
         and statement.source == earlier.statement.source
@@ -147,9 +143,7 @@ def _failed_component(
         return _tensorrt_component(log, statement, rank, requested)
     order = _NEXT_TORCH if log.backend == "pytorch" else _NEXT_ENGINE
     pool = pool_from_log(log, rank).bytes
-    other = (
-        pool is not None and requested is not None and requested.value < pool.value / 2
-    )  # a pool is one piece
+    other = pool is not None and requested is not None and requested.value < pool.value / 2  # a pool is one piece
     for key, component in order:
         if any(earlier.line < statement.line for earlier in log.select(key, rank=rank)):
             if component == "kv_pool" and (after_pool or other):
@@ -161,11 +155,7 @@ def _failed_component(
 def _tensorrt_component(log: LogMemory, statement: LogStatement, rank: int, requested: Figure | None) -> str:
     """TensorRT asks for the weights in one piece when an engine is loaded, then for the context's memory."""
     engine = next(
-        (
-            engine_line
-            for engine_line in log.select("engine.size", rank=rank)
-            if engine_line.line < statement.line
-        ),
+        (engine_line for engine_line in log.select("engine.size", rank=rank) if engine_line.line < statement.line),
         None,
     )
     if log.first("build.activation", "build.scratch", "build.tactic") and engine is None:
@@ -216,8 +206,7 @@ def _add_executor_report(log: LogMemory, failure: FailedAllocation) -> FailedAll
     near = [
         statement
         for statement in log.select("executor.failed", "executor.total", "executor.free", rank=failure.rank)
-        if statement.source == failure.statement.source
-        and 0 <= statement.line - failure.statement.line < _NEAR_LINES
+        if statement.source == failure.statement.source and 0 <= statement.line - failure.statement.line < _NEAR_LINES
     ]
     if not near:
         return failure

@@ -157,9 +157,7 @@ def check_oversized_buffer(log: LogMemory, failure: FailedAllocation) -> MemoryV
         return None
     requested, total = format_bytes(failure.requested.value), format_bytes(failure.total.value)
     stated = [
-        f"{name} {log.number(name)}"
-        for name in ("max_batch_size", "max_num_tokens", "max_seq_len")
-        if log.number(name)
+        f"{name} {log.number(name)}" for name in ("max_batch_size", "max_num_tokens", "max_seq_len") if log.number(name)
     ]
     return MemoryVerdict(
         code="DX884",
@@ -179,9 +177,7 @@ def check_refused_though_free(log: LogMemory, failure: FailedAllocation) -> Memo
     if failure.free is None or failure.total is None or (failure.after_pool and not by_torch):
         return None
     free, total = failure.free.value, failure.total.value
-    enough = (
-        failure.requested.value < free if failure.requested else free > max(MUCH_FREE_SHARE * total, 8 * GIB)
-    )
+    enough = failure.requested.value < free if failure.requested else free > max(MUCH_FREE_SHARE * total, 8 * GIB)
     if failure.statement.key == "trt.refused" or not enough:
         return None
     fixes = [_torch_limit_fix(log, failure)] if by_torch else [*_free_fixes(log, failure)]
@@ -189,9 +185,7 @@ def check_refused_though_free(log: LogMemory, failure: FailedAllocation) -> Memo
         code="DX915",
         message=f"{failure.description} failed with {format_bytes(free)} of {format_bytes(total)} free: the GPU was not full",
         numbers=f"{format_bytes(free)} of {format_bytes(total)} were free",
-        evidence=evidence_from_statements(
-            (*failure.evidence, *log.select("executor.stage", rank=failure.rank))
-        ),
+        evidence=evidence_from_statements((*failure.evidence, *log.select("executor.stage", rank=failure.rank))),
         fixes=tuple(fix for fix in fixes if fix),
         related_codes=OUT_OF_MEMORY_CODES,
         confidence=0.75,

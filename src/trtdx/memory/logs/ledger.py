@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from trtdx.memory.nouns import MemoryLedger
 
 _SAME_BYTES = 0.011 * GIB  # two sizes printed to 0.01 GiB that are one
-PROFILING_POOL = (
-    5 * GIB
-)  # a lone pool smaller than this, in a log that ends in a failure, was the temporary one
+PROFILING_POOL = 5 * GIB  # a lone pool smaller than this, in a log that ends in a failure, was the temporary one
 
 # The stages of the PyTorch executor, by the names of all releases, and the component they make.
 EXECUTOR_STAGES = {
@@ -107,9 +105,7 @@ def pool_from_log(log: LogMemory, rank: int) -> MeasuredPool:
     peak = log.last("torch.peak", rank=rank)
     after = [pool for pool in lasting if peak is None or pool.line >= peak.line] or lasting
     temporary_figure = (
-        measured_figure(temporary, "size" if temporary.key == "kv.pool" else "temporary")
-        if temporary
-        else None
+        measured_figure(temporary, "size" if temporary.key == "kv.pool" else "temporary") if temporary else None
     )
     if after:
         last = after[-1]
@@ -189,9 +185,7 @@ def _pool_tokens(log: LogMemory, rank: int) -> Figure | None:
         return _exact_figure(statement, "tokens")
     blocks, per_block = log.last("kv.blocks", rank=rank), log.last("kv.per_block", rank=rank)
     if blocks and per_block:
-        return Figure.exact(
-            blocks.values["count"].value * per_block.values["count"].value, statement_source(blocks)
-        )
+        return Figure.exact(blocks.values["count"].value * per_block.values["count"].value, statement_source(blocks))
     return None
 
 
@@ -235,9 +229,7 @@ def _engine_parts(log: LogMemory, rank: int) -> Iterator[tuple[str, Component]]:
 
 def _context_rise(log: LogMemory, rank: int) -> Component | None:
     """Return by how much the GPU filled up while an old runtime made its context, which prints no size of it."""
-    changes = [
-        change for change in log.select("trt.change", rank=rank) if change.words["what"].startswith("Init cu")
-    ]
+    changes = [change for change in log.select("trt.change", rank=rank) if change.words["what"].startswith("Init cu")]
     if len(changes) < 2 or log.last("engine.size", rank=rank) is None:
         return None
     size = changes[-1].bytes("now") - changes[0].bytes("now")
@@ -251,8 +243,7 @@ def _engine_weights(log: LogMemory, rank: int) -> Component | None:
     loaded = [
         change
         for change in log.select("trt.change", rank=rank)
-        if "engine deserialization" in change.words["what"]
-        or "IExecutionContext creation" in change.words["what"]
+        if "engine deserialization" in change.words["what"] or "IExecutionContext creation" in change.words["what"]
     ]
     for change in reversed(loaded):
         if change.bytes("now"):
@@ -263,9 +254,7 @@ def _engine_weights(log: LogMemory, rank: int) -> Component | None:
     if size:
         figure = measured_figure(size)
         low = round(figure.value * 0.99)  # a plan also holds its kernels
-        return Component(
-            "weights", Figure(figure.value, low, figure.high, figure.source), "the engine's file"
-        )
+        return Component("weights", Figure(figure.value, low, figure.high, figure.source), "the engine's file")
     return None
 
 
@@ -276,13 +265,9 @@ def _rest_before_pool(log: LogMemory, rank: int, weights: Component | None) -> C
         return None
     used = available.values["total"].value - available.values["free"].value
     named_bytes = weights.bytes.value + sum(
-        statement.bytes()
-        for key in ("context", "runtime", "decoder")
-        if (statement := log.last(key, rank=rank))
+        statement.bytes() for key in ("context", "runtime", "decoder") if (statement := log.last(key, rank=rank))
     )
-    figure = Figure.with_tolerance(
-        max(0, used - named_bytes), 0, statement_source(available), extra=0.01 * GIB
-    )
+    figure = Figure.with_tolerance(max(0, used - named_bytes), 0, statement_source(available), extra=0.01 * GIB)
     why = "in use before the KV cache and not named: CUDA context, libraries, NCCL, other processes"
     return Component("cuda_context", figure, why)
 
@@ -361,24 +346,18 @@ def complete_ledgers(ranks: Sequence[RankLedger], plan: MemoryLedger) -> tuple[R
 def _complete_ledger(ledger: RankLedger, plan: MemoryLedger) -> RankLedger:
     planned = plan.rank_like(ledger.rank)
     known_names = {component.name for component in ledger.components}
-    if (
-        "cuda_context" in known_names
-    ):  # what a log sums up as outside of torch, or in use before, is all of these
+    if "cuda_context" in known_names:  # what a log sums up as outside of torch, or in use before, is all of these
         known_names |= {"communication", "cuda_graphs", "other_process", "host_memory"}
     added = [
         component
         for component in planned.components
         if component.name not in known_names and component.name != "kv_pool"
     ]
-    components = tuple(
-        sorted((*ledger.components, *added), key=lambda component: COMPONENT_ORDER[component.name])
-    )
+    components = tuple(sorted((*ledger.components, *added), key=lambda component: COMPONENT_ORDER[component.name]))
     return replace(
         ledger,
         components=components,
-        kv_bytes_per_token=ledger.kv_bytes_per_token
-        if ledger.kv_bytes_per_token.value
-        else planned.kv_bytes_per_token,
+        kv_bytes_per_token=ledger.kv_bytes_per_token if ledger.kv_bytes_per_token.value else planned.kv_bytes_per_token,
         total_bytes=sum_figures(component.bytes for component in components),
         capacity=ledger.capacity or planned.capacity,
     )

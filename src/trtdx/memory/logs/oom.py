@@ -49,9 +49,7 @@ class PostMortem(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[MemoryVerdict, ...]  # the first is the cause
 
 
-def explain_memory_failure(
-    log: LogMemory, setup: Setup | None = None, plan: Planner | None = None
-) -> PostMortem:
+def explain_memory_failure(log: LogMemory, setup: Setup | None = None, plan: Planner | None = None) -> PostMortem:
     """Return the ledgers, the failures and the verdicts of a log.
 
     Args:
@@ -69,9 +67,7 @@ def explain_memory_failure(
 
 
 def _judge_rank(ledger: RankLedger, failures: list[FailedAllocation]) -> RankLedger:
-    failure = next(
-        (failure for failure in failures if failure.rank == ledger.rank), failures[0] if failures else None
-    )
+    failure = next((failure for failure in failures if failure.rank == ledger.rank), failures[0] if failures else None)
     if failure is None:
         has_pool = ledger.capacity and ledger.component_bytes("kv_pool")
         return replace(ledger, fits=True) if has_pool else ledger
@@ -165,9 +161,7 @@ def _render_numbers(failure: FailedAllocation) -> str:
     return f": {format_bytes(free.value)} were free" if free else ""
 
 
-def _plain_verdict(
-    log: LogMemory, failure: FailedAllocation, changes: tuple[Fix, ...], doubt: str
-) -> MemoryVerdict:
+def _plain_verdict(log: LogMemory, failure: FailedAllocation, changes: tuple[Fix, ...], doubt: str) -> MemoryVerdict:
     codes = {
         "build.workspace": "DX178", "trt.refused": "DX346", "trt.oom": "DX346", "runtime.oom": "DX345", "kv.none": "DX356",
     }  # fmt: skip
@@ -215,5 +209,7 @@ def _measure_again_fix(log: LogMemory) -> Fix:
             text,
             f"TLLM_LOG_LEVEL=INFO TLLM_LOG_MEM_PROFILE=1 {SERVE_COMMAND} 2>&1 | tee serve.log",
         )
-    text = "the log does not tell enough for a number: give the log of the build and of the start together, at level INFO"
+    text = (
+        "the log does not tell enough for a number: give the log of the build and of the start together, at level INFO"
+    )
     return Fix(Stage.BUILD, text, f"{BUILD_COMMAND} --log_level info 2>&1 | tee build.log")

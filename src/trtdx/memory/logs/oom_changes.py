@@ -27,9 +27,7 @@ TOKEN_STEP = 256  # tokens
 FEWEST_TOKENS = 512
 
 
-def smallest_fixes(
-    log: LogMemory, failure: FailedAllocation, setup: Setup | None, plan: Planner | None
-) -> list[Fix]:
+def smallest_fixes(log: LogMemory, failure: FailedAllocation, setup: Setup | None, plan: Planner | None) -> list[Fix]:
     """Return what to change, least harm first; each would be enough by itself where it says so."""
     of_plugin = failure.statement.key == "build.workspace"
     fixes = [*(smaller_workspace_fixes(log, failure) if of_plugin else _fixes_from_log(log, failure))]
@@ -81,9 +79,7 @@ def lower_fraction_fix(log: LogMemory, failure: FailedAllocation) -> Fix | None:
         return None
     base = pool / old
     is_known = missing is not None and missing > 0
-    lacking = (
-        missing + max(ALLOCATION_MARGIN, 0.05 * missing) if missing is not None and is_known else 0.05 * base
-    )
+    lacking = missing + max(ALLOCATION_MARGIN, 0.05 * missing) if missing is not None and is_known else 0.05 * base
     new = math.floor((pool - lacking) / base * 100) / 100
     if new < 0.05:
         return None
@@ -143,14 +139,10 @@ def fewer_tokens_fix(log: LogMemory, failure: FailedAllocation) -> Fix | None:
     if failure.component == "activation" and failure.requested is not None:
         # What a step had taken already counts too: torch says how much it has beside the weights.
         step_bytes = (failure.statement.value_of("allocated") or 0) - ledger.component_bytes("weights")
-        if (
-            ledger.capacity and failure.free is not None
-        ):  # the cache may be a part of it, and is no activation
+        if ledger.capacity and failure.free is not None:  # the cache may be a part of it, and is no activation
             named_bytes = ledger.component_bytes("weights") + ledger.component_bytes("kv_pool")
             step_bytes = min(step_bytes, ledger.capacity - failure.free.value - named_bytes)
-        activation = round(
-            failure.requested.value + max(0, step_bytes if ledger.component_bytes("weights") else 0)
-        )
+        activation = round(failure.requested.value + max(0, step_bytes if ledger.component_bytes("weights") else 0))
     if limit is None or not activation:
         return _unmeasured_tokens_fix(log, limit, activation)
     if missing is None:
@@ -195,9 +187,7 @@ def smaller_workspace_fixes(log: LogMemory, failure: FailedAllocation) -> Iterat
         return
     share = 0.9 * min(1.0, free.value / requested.value)
     fused = log.settings.get("context_fmha")
-    if "Attention" in failure.statement.text and (
-        fused is None or fused.value.lower() in ("false", "disable")
-    ):
+    if "Attention" in failure.statement.text and (fused is None or fused.value.lower() in ("false", "disable")):
         text = "build with fused attention, which needs no such workspace (GPUs of compute capability 8.0 and later have it)"
         yield Fix(Stage.BUILD, text, command_with(log, Stage.BUILD, context_fmha=True))
     batch, tokens = log.number("max_batch_size"), log.number("max_num_tokens")
@@ -272,9 +262,7 @@ def _candidate_changes(setup: Setup) -> Iterator[tuple[Setup, str, dict[str, int
         yield changed, text, {"max_num_tokens": tokens}
     for batch in _successive_halves(limits.max_batch_size, 8):
         tokens = min(limits.max_num_tokens, 2048)
-        changed = replace(
-            setup, limits=replace(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None
-        )
+        changed = replace(setup, limits=replace(limits, max_batch_size=batch, max_num_tokens=tokens), activation=None)
         text = f"lower max_batch_size from {limits.max_batch_size} to {batch} and max_num_tokens to {tokens}"
         yield changed, text, {"max_batch_size": batch, "max_num_tokens": tokens}
     tp = layout.tp * 2

@@ -37,9 +37,7 @@ def pool_lines(log: LogMemory, rank: int) -> list[LogStatement]:
     """Return the lines that say how large the KV cache is, without the temporary one."""
     line = pool_from_log(log, rank).line
     statements = [
-        statement
-        for statement in log.select("kv.pool", "torch.estimated", rank=rank)
-        if statement.line == line
+        statement for statement in log.select("kv.pool", "torch.estimated", rank=rank) if statement.line == line
     ]
     statements += [
         statement
@@ -55,9 +53,7 @@ def render_held_memory(log: LogMemory, failure: FailedAllocation) -> str:
     parts = sorted(ledger.components, key=lambda component: -component.bytes.value) if ledger else []
     if not parts:
         return ""
-    words = ", ".join(
-        f"{COMPONENTS[component.name]} {format_bytes(component.bytes.value)}" for component in parts[:4]
-    )
+    words = ", ".join(f"{COMPONENTS[component.name]} {format_bytes(component.bytes.value)}" for component in parts[:4])
     return f"By then the log counts: {words}."
 
 
@@ -85,9 +81,7 @@ def host_memory_verdict(log: LogMemory) -> MemoryVerdict:
 
 def no_budget_verdict(log: LogMemory, setup: Setup | None, plan: Planner | None) -> MemoryVerdict:
     """One profiled step needs all there is, so the KV cache gets nothing."""
-    profile = next(
-        statement for statement in log.select("torch.peak") if (statement.value_of("budget") or 1) <= 0
-    )
+    profile = next(statement for statement in log.select("torch.peak") if (statement.value_of("budget") or 1) <= 0)
     rank = log.rank_of(profile)
     failure = FailedAllocation(statement=profile, rank=rank, component="activation", evidence=(profile,))
     total = f" of {format_bytes(profile.bytes('total'))}" if "total" in profile.values else ""
@@ -107,9 +101,7 @@ def no_budget_verdict(log: LogMemory, setup: Setup | None, plan: Planner | None)
 def find_nothing_available(log: LogMemory) -> LogStatement | None:
     """Return the line that says that next to nothing is left for an engine's cache, where none was made after it."""
     available = log.last("kv.available")
-    if available is None or any(
-        pool.line > available.line for pool in log.select("kv.pool", rank=available.rank)
-    ):
+    if available is None or any(pool.line > available.line for pool in log.select("kv.pool", rank=available.rank)):
         return None
     free, total = available.bytes("free"), available.bytes("total")
     return available if total and free < min(SMALL_SHARE * total, LEAST_FREE) else None

@@ -32,9 +32,7 @@ _NAMED_RANK = re.compile(r"on rank (\d+)")
 _RANK_IN_NAME = re.compile(r"rank[-_.]?(\d{1,5})", re.IGNORECASE)
 
 
-SHARED_KEYS = frozenset(
-    ("kv.pool", "torch.peak", "torch.estimated", "torch.fraction")
-)  # what one rank says for all
+SHARED_KEYS = frozenset(("kv.pool", "torch.peak", "torch.estimated", "torch.fraction"))  # what one rank says for all
 
 
 class LogMemory(msgspec.Struct, frozen=True):
@@ -86,9 +84,7 @@ class LogMemory(msgspec.Struct, frozen=True):
     @property
     def ranks(self) -> tuple[int, ...]:
         """Return the ranks that spoke of memory; one where nobody said who he is."""
-        return tuple(
-            sorted({statement.rank for statement in self.statements if statement.rank is not None})
-        ) or (0,)
+        return tuple(sorted({statement.rank for statement in self.statements if statement.rank is not None})) or (0,)
 
     @property
     def backend(self) -> str:
@@ -167,11 +163,7 @@ def _event_statements(events: Iterable[LogEvent], named_rank: int | None) -> Ite
             named = _NAMED_RANK.search(event.text)
             block_rank, block_line = int(named[1]) if named else rank, event.line
         for statement in parse_statements(event.text, event.peeled.message, rank):
-            if (
-                statement.key.startswith("executor.")
-                and event.line - block_line < BLOCK_REACH
-                and rank is None
-            ):
+            if statement.key.startswith("executor.") and event.line - block_line < BLOCK_REACH and rank is None:
                 statement = replace(statement, rank=block_rank)
             yield replace(statement, source=event.source, line=event.line, level=event.peeled.level)
 

@@ -155,15 +155,9 @@ def _finding_from_verdict(verdict: MemoryVerdict, replaced: Finding | None, book
     """Return a verdict as a finding in its page's words; what the log's words said is its symptom."""
     rule = book.get(verdict.code)
     flags = set(_FLAG.findall(" ".join(fix.command or "" for fix in verdict.fixes)))
-    rest = [
-        fix for fix in rule.front.fix if not flags.issuperset(_FLAG.findall(fix.command or "-")) or not flags
-    ]
+    rest = [fix for fix in rule.front.fix if not flags.issuperset(_FLAG.findall(fix.command or "-")) or not flags]
     fixes = (*verdict.fixes, *rest, *((verdict.next_step,) if verdict.next_step else ()))
-    symptoms = (
-        (Symptom(replaced.code, replaced.message, str(replaced.where)), *replaced.symptoms)
-        if replaced
-        else ()
-    )
+    symptoms = (Symptom(replaced.code, replaced.message, str(replaced.where)), *replaced.symptoms) if replaced else ()
     return Finding(
         code=rule.code,
         slug=rule.slug,
@@ -208,9 +202,7 @@ def _log_headline(log: LogMemory, result: PostMortem, findings: Sequence[Finding
 
 def _free_at_failure(log: LogMemory, result: PostMortem, rank: RankLedger) -> int | None:
     """Return what was free on a rank when it failed, or before its cache was made; None where the log does not say."""
-    failed = next(
-        (failure.free for failure in result.failures if failure.rank == rank.rank and failure.free), None
-    )
+    failed = next((failure.free for failure in result.failures if failure.rank == rank.rank and failure.free), None)
     if failed is not None:
         return failed.value
     available = log.last("kv.available", rank=rank.rank)

@@ -28,15 +28,11 @@ def log_report(host: Host, request: MemoryRequest, book: RuleBook, logs: tuple[s
     return _memory_report(result.report, _log_memory_json(result))
 
 
-def calibration_report(
-    host: Host, request: MemoryRequest, logs: tuple[str, ...], book: RuleBook
-) -> MemoryReport:
+def calibration_report(host: Host, request: MemoryRequest, logs: tuple[str, ...], book: RuleBook) -> MemoryReport:
     """Return what was learnt from logs of one set-up."""
     setup = _requested_setup(host, request)
     if setup is None:
-        raise InputError(
-            "a calibration needs to know the model of the logs", fix=f"--model DIR, or {MODEL_HINT}"
-        )
+        raise InputError("a calibration needs to know the model of the logs", fix=f"--model DIR, or {MODEL_HINT}")
     result = report_calibration(host, logs, setup, book=book)
     constants = msgspec.to_builtins(result.calibration.constants) if result.calibration else {}
     return _memory_report(result.report, {"constants": constants})
@@ -50,9 +46,7 @@ def _requested_setup(host: Host, request: MemoryRequest) -> Setup | None:
 
 
 def _memory_report(report: Report, memory: dict[str, Any]) -> MemoryReport:
-    return MemoryReport(
-        summary=report.summary, findings=report.findings, sections=report.sections, memory=memory
-    )
+    return MemoryReport(summary=report.summary, findings=report.findings, sections=report.sections, memory=memory)
 
 
 def _log_memory_json(result: LogReport) -> dict[str, Any]:

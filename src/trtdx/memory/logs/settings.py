@@ -80,9 +80,7 @@ def _split_nested_configs(message: str, where: str) -> tuple[str, list[LogSettin
         kind, body = match[1], match[2]
         if kind == "CudaGraphConfig":
             size = re.search(r"max_batch_size=(\d+)", body)
-            settings.extend(
-                [LogSetting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else []
-            )
+            settings.extend([LogSetting("cuda_graph_max_batch_size", size[1], _FROM_DUMP, where)] if size else [])
         elif kind == "KvCacheConfig":
             settings.extend(_kv_config_settings(body, where))
         else:

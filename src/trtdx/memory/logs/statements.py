@@ -121,11 +121,7 @@ def _allocator_figures(message: str) -> dict[str, Quantity]:
         match = pattern.search(message)
         if match:
             values.update(
-                {
-                    name: amount
-                    for name, amount in _match_values(match)[0].items()
-                    if amount.value < ABSURD_BYTES
-                }
+                {name: amount for name, amount in _match_values(match)[0].items() if amount.value < ABSURD_BYTES}
             )
     if "reserved" in values and "allocated" in values and "unused" not in values:
         values["unused"] = Quantity(max(0.0, values["reserved"].value - values["allocated"].value))

@@ -38,6 +38,4 @@ class MemoryVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def evidence_from_statements(statements: Iterable[LogStatement]) -> tuple[Evidence, ...]:
     """Return the lines as evidence, each once, in the order given."""
-    return tuple(
-        dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in statements)
-    )
+    return tuple(dict.fromkeys(Evidence(statement.where, statement.text.strip()[:600]) for statement in statements))

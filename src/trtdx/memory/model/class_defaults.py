@@ -87,8 +87,7 @@ def _missing_defaults(owner: str, table: dict[str, Any], document_data: dict[str
     for key, value in _defaults_table().types.get(owner, {}).items():
         names = _NAMES.get(key.removeprefix(_BY_LAYER), (key,))
         stated = any(
-            _states_key(table, name) or document_data.get(name.partition(".")[0]) is not None
-            for name in names
+            _states_key(table, name) or document_data.get(name.partition(".")[0]) is not None for name in names
         )
         if not stated:
             filled[key] = value
@@ -103,6 +102,4 @@ def _missing_defaults(owner: str, table: dict[str, Any], document_data: dict[str
 def _states_key(table: dict[str, Any], name: str) -> bool:
     """A null is a statement too: the class then computes the value."""
     first, _, rest = name.partition(".")
-    return first in table and (
-        not rest or not isinstance(table[first], dict) or _states_key(table[first], rest)
-    )
+    return first in table and (not rest or not isinstance(table[first], dict) or _states_key(table[first], rest))

@@ -63,11 +63,7 @@ def sizes_from_facts(artifact: Artifact) -> Sizes:
 
 def _rope_scaled_positions(positions: int, scaling: dict[str, Any]) -> int:
     factor = scaling.get("factor", 1)
-    if (
-        scaling.get("type", "") in STRETCHED_SCALINGS
-        or not isinstance(factor, (int, float))
-        or not 1 < factor < 1e4
-    ):
+    if scaling.get("type", "") in STRETCHED_SCALINGS or not isinstance(factor, (int, float)) or not 1 < factor < 1e4:
         return positions
     return math.ceil(positions * factor)
 
@@ -189,9 +185,7 @@ SHARED_SIZES = ("shared_expert_intermediate_size", "moe_shared_expert_intermedia
 
 
 def _shared_expert_sizes(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
-    shared = config.get(
-        "n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert"
-    )
+    shared = config.get("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
     if config.model_type.startswith("hunyuan"):
         shared = max(shared, default=0) if isinstance(shared, list) else shared or 1
     size = next((key for key in SHARED_SIZES if int_or_none(config.get(key))), "")
@@ -214,9 +208,7 @@ def _expert_layer_sizes(config: ModelConfig) -> Iterator[tuple[str, Any, str]]:
         yield "dense_layers", kinds.count("dense"), "mlp_layer_types"
     if int_or_none(config.get("moe_layer_start_index")):  # ERNIE 4.5
         yield "dense_layers", config.get("moe_layer_start_index"), "moe_layer_start_index"
-    every = config.get(
-        "moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period"
-    )
+    every = config.get("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step", "expert_layer_period")
     if isinstance(every, int) and every > 1:
         yield "moe_every", every, "decoder_sparse_step"
     if isinstance(every, list) and 1 in every:  # one for each layer: 0 is dense

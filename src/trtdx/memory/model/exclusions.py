@@ -103,14 +103,10 @@ _cached_exclusions = lru_cache(maxsize=256)(Exclusions)
 
 
 @lru_cache(maxsize=16384)
-def unquantised_modules(
-    patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = ""
-) -> frozenset[str]:
+def unquantised_modules(patterns: tuple[str, ...], layer: int, *, mtp: bool, experts: str = "") -> frozenset[str]:
     """Return the modules of a layer that are not quantised. `experts`: what the family calls these."""
     if not patterns:
         return frozenset()
     matcher = _cached_exclusions(patterns)
     called = {"mlp.experts": experts} if experts else {}
-    return frozenset(
-        name for name in LAYER_MODULES if matcher.is_excluded(layer, called.get(name, name), mtp=mtp)
-    )
+    return frozenset(name for name in LAYER_MODULES if matcher.is_excluded(layer, called.get(name, name), mtp=mtp))

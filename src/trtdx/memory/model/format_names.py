@@ -43,9 +43,7 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = {
         WeightFormat("W4A8_AWQ", 4.125, 89, _BOTH, "w4a8_awq"),
         WeightFormat("W4A16_GPTQ", 4.125, 80, _ENGINE, "", ("gptq", "gptq-int4")),
         WeightFormat("W8A16_GPTQ", 8.125, 80, _ENGINE),
-        WeightFormat(
-            "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", 8, 80, _ENGINE, "int8_sq", ("smoothquant", "sq")
-        ),
+        WeightFormat("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", 8, 80, _ENGINE, "int8_sq", ("smoothquant", "sq")),
         WeightFormat("W8A8_SQ_PER_CHANNEL", 8, 80, _ENGINE),
         WeightFormat("W8A8_SQ_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),
         WeightFormat("W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN", 8, 80, _ENGINE),

@@ -72,9 +72,7 @@ def _recurrent_state(config: ModelConfig) -> RecurrentState:
 def with_state_dtype(dims: Dims, stated_dtype: str, dtype: str, release: str) -> Dims:
     """Return the sizes with the recurrent state in its type: as asked for, as config.json states, or as the weights'."""
     stated = dims.state_dtype if at_least(release, STATED_SINCE) else ""
-    width = (
-        STATE_WIDTHS.get(stated_dtype) or STATE_WIDTHS.get(stated) or STATE_WIDTHS.get(dtype, SIXTEEN_BITS)
-    )
+    width = STATE_WIDTHS.get(stated_dtype) or STATE_WIDTHS.get(stated) or STATE_WIDTHS.get(dtype, SIXTEEN_BITS)
     more = dims.state_numbers * (width - SIXTEEN_BITS)
     return replace(dims, state_bytes_per_sequence=dims.state_bytes_per_sequence + more)
 
@@ -170,9 +168,7 @@ def _linear_state(config: ModelConfig) -> RecurrentState:
     kernel = _config_int(config, "linear_conv_kernel_dim", default=4)
     channels = 2 * key_heads * key_dim + value_heads * value_dim
     matrix = value_heads * key_dim * value_dim
-    params = (
-        hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
-    )
+    params = hidden * (channels + value_heads * value_dim + 2 * value_heads) + value_heads * value_dim * hidden
     params += channels * kernel + 2 * value_heads + value_dim  # convolution, decay and time steps, norm
     return RecurrentState(matrix, channels * (kernel - 1), params)
 
@@ -182,9 +178,7 @@ def _delta_state(config: ModelConfig) -> RecurrentState:
     hidden = _config_int(config, "hidden_size")
     heads = _config_int(config, "linear_attn_config.num_heads", "linear_num_heads", default=32)
     head_dim = _config_int(config, "linear_attn_config.head_dim", "linear_head_dim", default=128)
-    kernel = _config_int(
-        config, "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim", default=4
-    )
+    kernel = _config_int(config, "linear_attn_config.short_conv_kernel_size", "linear_conv_kernel_dim", default=4)
     inner = heads * head_dim
     low = head_dim * (hidden + inner)
     gate = hidden * inner if config.get("linear_attn_config.use_full_rank_gate") is True else low

@@ -23,9 +23,7 @@ def formats_by_module(per_layer: dict[str, Any], layers: int) -> tuple[tuple[str
     formats: dict[str, str] = {}
     for module in LAYER_MODULES:
         algos = {
-            algo
-            for algo, stated in matchers.items()
-            if any(stated.is_excluded(at, module) for at in range(layers))
+            algo for algo, stated in matchers.items() if any(stated.is_excluded(at, module) for at in range(layers))
         }
         if len(algos) > 1:
             return ()

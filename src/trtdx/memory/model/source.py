@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 MODEL_KINDS = ("hf", "checkpoint", "engine")
 TUNED_SUFFIX = re.compile(r"[-_](?:instruct|chat|it|hf|base|bf16|fp16)$", re.IGNORECASE)
-REVISION_SUFFIX = re.compile(
-    r"(?<=\db)-v\d+(?:\.\d+)?$", re.IGNORECASE
-)  # behind a size: DeepSeek-V2 is another model
+REVISION_SUFFIX = re.compile(r"(?<=\db)-v\d+(?:\.\d+)?$", re.IGNORECASE)  # behind a size: DeepSeek-V2 is another model
 MODEL_HINT = "give a model folder, its config.json, or its sizes: --dims num_layers=32,hidden_size=4096,num_heads=32,num_kv_heads=8,intermediate_size=14336,vocab_size=128256"
 
 
@@ -110,11 +108,7 @@ def _trtllm_sizes(artifact: Artifact, sizes: Sizes) -> Sizes:
             sizes.setdefault(name, (artifact.get("attention_bias", True) is not False, where))
     if architecture.startswith("QWen") and artifact.text("model_type") != "qwen3":
         sizes.setdefault("attention_bias", (True, where))
-    if (
-        artifact.integer("num_experts")
-        and "moe_intermediate_size" not in sizes
-        and "intermediate_size" in sizes
-    ):
+    if artifact.integer("num_experts") and "moe_intermediate_size" not in sizes and "intermediate_size" in sizes:
         sizes["moe_intermediate_size"] = sizes["intermediate_size"]
     sizes.setdefault("model_type", (MODEL_TYPES.get(architecture, architecture), where))
     return sizes
@@ -199,9 +193,7 @@ def _hub_cache_folder(host: Host, text: str) -> str:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         return ""
     env = host.environment()
-    home = (
-        env.get("HF_HUB_CACHE") or f"{env.get('HF_HOME') or env.get('HOME', '') + '/.cache/huggingface'}/hub"
-    )
+    home = env.get("HF_HUB_CACHE") or f"{env.get('HF_HOME') or env.get('HOME', '') + '/.cache/huggingface'}/hub"
     path = f"{home}/models--{text.replace('/', '--')}"
     return path if host.kind(path) == "directory" else ""
 

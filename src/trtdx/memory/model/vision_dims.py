@@ -38,10 +38,7 @@ def _encoder_section_params(config: dict[str, Any]) -> int:
     merged = width * (_first_size(config, ("spatial_merge_size",)) or _merge_kernel_side(config)) ** 2
     projection = merged * merged + merged * out
     patch = _first_size(config, ("patch_size",)) or 14
-    places = (
-        _first_size(config, ("num_position_embeddings",))
-        or (_first_size(config, ("image_size",)) // patch) ** 2
-    )
+    places = _first_size(config, ("num_position_embeddings",)) or (_first_size(config, ("image_size",)) // patch) ** 2
     deeper = config.get("deepstack_visual_indexes")  # Qwen3-VL projects the outputs of these layers too
     projection *= 1 + (len(deeper) if isinstance(deeper, list) else 0)
     depth += _first_size(config, ("num_global_layers",))  # Llama 3.2

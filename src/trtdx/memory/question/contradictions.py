@@ -63,8 +63,7 @@ def find_contradictions(resolved: ResolvedSetup, book: RuleBook) -> list[Finding
     )
     rows = tuple(row for row in agreement_table() if row.code in CHECKED_RULES)
     findings = [
-        _downgrade_assumed_release(resolved.setup, finding)
-        for finding in judge_findings(rows, deployment, book)
+        _downgrade_assumed_release(resolved.setup, finding) for finding in judge_findings(rows, deployment, book)
     ]
     page = book.get(IMPOSSIBLE_SETUP)
     problems = (*_find_setup_violations(resolved.setup), *_find_missing_model(resolved))
@@ -88,12 +87,8 @@ def _find_unread_method(resolved: ResolvedSetup, book: RuleBook) -> Iterator[Fin
     setup = resolved.setup
     is_named = setup.said.get("weights", "").startswith("the name ")
     if is_named and setup.running.backend == "pytorch" and setup.formats.weights == "W4A16_AWQ":
-        what = (
-            "the PyTorch backend reads AWQ weights that ModelOpt wrote; a checkpoint of AutoAWQ does not load"
-        )
-        remedy = (
-            "look for hf_quant_config.json in the model's folder, or quantise it with ModelOpt's hf_ptq.py"
-        )
+        what = "the PyTorch backend reads AWQ weights that ModelOpt wrote; a checkpoint of AutoAWQ does not load"
+        remedy = "look for hf_quant_config.json in the model's folder, or quantise it with ModelOpt's hf_ptq.py"
         violation = _make_violation(setup, "weights", what, remedy, Severity.WARNING)
         yield finding_from(book.get(IMPOSSIBLE_SETUP), violation)
     method, model = unread_quant_method(resolved), resolved.model.artifact
@@ -200,9 +195,7 @@ def _find_attention_violations(setup: Setup) -> Iterator[Problem]:
         )
 
 
-def _make_violation(
-    setup: Setup, key: str, problem: str, remedy: str, severity: Severity | None = None
-) -> Violation:
+def _make_violation(setup: Setup, key: str, problem: str, remedy: str, severity: Severity | None = None) -> Violation:
     where = setup.said.get(key, "the command line")
     return Violation(
         (Evidence(where, problem),), {"what": problem, "remedy": remedy}, severity=severity, confidence=0.9

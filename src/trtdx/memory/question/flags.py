@@ -24,9 +24,7 @@ class FlagMeaning(NamedTuple):
     """The fact a flag states, and what its value looks like."""
 
     fact: str
-    kind: str = (
-        "int"  # int, float, str, list, size, switch (with or without a value), plugin (a type, or disable)
-    )
+    kind: str = "int"  # int, float, str, list, size, switch (with or without a value), plugin (a type, or disable)
 
 
 # Flags by the kind of their value and the fact they state; what build scripts before 0.8 spelled otherwise is among them.
@@ -129,9 +127,7 @@ def split_flags(words: Sequence[str]) -> tuple[list[str], list[tuple[str, Any]]]
 def _take_flag_value(name: str, following: Sequence[str]) -> str | bool:
     meaning = flag_meaning(name)
     lacks = not following or following[0].startswith("--")
-    if meaning.kind == "switch" and (
-        lacks or following[0].lower() not in (*SWITCH_ON_WORDS, *SWITCH_OFF_WORDS)
-    ):
+    if meaning.kind == "switch" and (lacks or following[0].lower() not in (*SWITCH_ON_WORDS, *SWITCH_OFF_WORDS)):
         return True
     if lacks and meaning.kind == "plugin":  # in the type of the model
         return True
@@ -150,9 +146,7 @@ def flag_meaning(name: str) -> FlagMeaning:
         fact = FACT_BY_OPTION.get(plain, f"option.{plain}")
         return FlagMeaning(fact, "switch" if option.type == "bool" else option.type)
     for program in LLM_PROGRAMS:  # of no weight for memory, but right on a pasted command line
-        flag = option_table().flag.get(program, {}).get(f"--{plain}") or option_table().flag.get(
-            program, {}
-        ).get(name)
+        flag = option_table().flag.get(program, {}).get(f"--{plain}") or option_table().flag.get(program, {}).get(name)
         if flag is not None:
             return FlagMeaning(f"option.{plain}", "switch" if flag.type == "flag" else "str")
     near = difflib.get_close_matches(plain, MEMORY_FLAGS, n=1, cutoff=0.7)
@@ -185,9 +179,7 @@ def _parse_list(name: str, text: str) -> list[Any]:
     """Return a list as YAML or JSON has it in one line, or without its brackets."""
     inner = text.strip().removeprefix("[").removesuffix("]")
     if any(sign in inner for sign in "[]{}"):
-        raise InputError(
-            f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config"
-        )
+        raise InputError(f"{name} {text!r} is not a plain list", fix="write such an option into a file for --config")
     return [coerce_value("int", item.strip(" '\"")) for item in inner.split(",") if item.strip()]
 
 

@@ -81,18 +81,14 @@ def _max_sequence_length(settings: LayeredSettings, engine: bool, release: str, 
     """Return the longest sequence: as said, the sum of its parts in old releases, else the model's own."""
     answer = settings.find_fact("max_output_len")
     usual = build_default(release, dims.model_type, "max_output_len") if engine else UNKNOWN_DEFAULT
-    own_prompt = (
-        1024 if usual is UNKNOWN_DEFAULT else build_default(release, dims.model_type, "max_input_len")
-    )
+    own_prompt = 1024 if usual is UNKNOWN_DEFAULT else build_default(release, dims.model_type, "max_input_len")
     stated = answer.value if answer is not None and isinstance(answer.value, int) else None
     length = stated if stated is not None else usual if isinstance(usual, int) else None
     if settings.find_fact("max_seq_len") is None and length is not None:
         prompt = settings.number(
             "max_input_len", "max_input_len", default=own_prompt, most=LARGEST_LIMITS["max_input_len"]
         )
-        settings.sources["max_seq_len"] = (
-            answer.where if answer else f"{DEFAULT_SOURCE}: max_input_len + {length}"
-        )
+        settings.sources["max_seq_len"] = answer.where if answer else f"{DEFAULT_SOURCE}: max_input_len + {length}"
         return prompt + length
     model_length = dims.max_positions or 2048
     return settings.number(

@@ -71,11 +71,7 @@ def parse_dims(text: str) -> dict[str, Any]:
         name = SIZE_ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
         if not equals or name not in DIMS_FIELDS:
             near = difflib.get_close_matches(name, [*DIMS_FIELDS, *SIZE_ALIASES], n=1, cutoff=0.6)
-            hint = (
-                f"did you mean {near[0]}=N?"
-                if near
-                else f"sizes are {', '.join(REQUIRED_SIZES)}, num_kv_heads ..."
-            )
+            hint = f"did you mean {near[0]}=N?" if near else f"sizes are {', '.join(REQUIRED_SIZES)}, num_kv_heads ..."
             raise InputError(f"--dims {part!r} is not a size of a model", fix=hint)
         sizes[name] = _parse_size_value(name, value)
     return sizes
@@ -127,9 +123,7 @@ def _has_no_mlp(sizes: Sizes) -> bool:
 
 def _require_sizes(model: ModelSource, sizes: Sizes) -> None:
     attention = sizes.get("attention_layers", (None, ""))[0] != 0
-    needed = {
-        name: description for name, description in REQUIRED_SIZES.items() if attention or name != "num_heads"
-    }
+    needed = {name: description for name, description in REQUIRED_SIZES.items() if attention or name != "num_heads"}
     missing = {name: description for name, description in needed.items() if name not in sizes}
     if not missing:
         if not attention:  # a model of recurrent layers alone
@@ -149,8 +143,7 @@ def _require_sizes(model: ModelSource, sizes: Sizes) -> None:
 def _check_size(name: str, value: Any, where: str) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
     if not (
-        value is None
-        or all(isinstance(number, FIELD_TYPES.get(DIMS_FIELDS[name].type, int)) for number in numbers)
+        value is None or all(isinstance(number, FIELD_TYPES.get(DIMS_FIELDS[name].type, int)) for number in numbers)
     ):
         raise InputError(
             f"{name} = {str(value)[:60]!r} ({where}) is not a size of a model",

@@ -47,9 +47,7 @@ def layers_from_script(host: Host, text: str, version: str) -> tuple[Artifact, .
     require_command(lines, script)
     source_of_output = {output: source for line in lines for output, source in _output_sources(line)}
     started = sorted(lines, key=_stage_order)
-    layers = [
-        _read_command_layer(host, line, script, text, version, source_of_output) for line in started[::-1]
-    ]
+    layers = [_read_command_layer(host, line, script, text, version, source_of_output) for line in started[::-1]]
     if not any(line.program in (BUILDER, OLD_BUILDER) for line in lines):
         return tuple(layers)
     return tuple(_with_engine_backend(layer) for layer in layers)
@@ -95,9 +93,7 @@ def _read_command_layer(
     )
 
 
-def _layer_with_model(
-    line: CommandLine, facts: dict[str, Fact], source_of_output: dict[str, str]
-) -> Artifact:
+def _layer_with_model(line: CommandLine, facts: dict[str, Fact], source_of_output: dict[str, str]) -> Artifact:
     """Return what a command states, with the model that its input was made of."""
     added = FactCollector()
     model = facts.get("runtime.model")

@@ -70,9 +70,7 @@ class LayeredSettings:
         self.sources[key] = fact.where if fact else f"{DEFAULT_SOURCE}{': ' if why else ''}{why}"
         return fact.value if fact else default
 
-    def number(
-        self, key: str, *facts: str, default: int, why: str = "", most: int = MOST_RANKS, least: int = 1
-    ) -> int:
+    def number(self, key: str, *facts: str, default: int, why: str = "", most: int = MOST_RANKS, least: int = 1) -> int:
         """Return a number that makes sense, or raise."""
         value = self.take(key, *facts, default=default, why=why)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -164,9 +162,7 @@ def formats_from_settings(settings: LayeredSettings, dims: Dims) -> Formats:
         dtype=dtype_from_word(dtype),
         weights=weights,
         kv=kv_dtype_from_word(kv) if kv else "",
-        group_size=settings.number(
-            "group_size", "quant.group_size", default=_default_group_size(weights), most=10**6
-        ),
+        group_size=settings.number("group_size", "quant.group_size", default=_default_group_size(weights), most=10**6),
         excluded=names[:2000],
         by_module=formats_by_module(mixed.value, dims.num_layers) if mixed else (),
         logits_dtype=dtype_from_word(settings.take("logits_dtype", "logits_dtype", default="float32")),
@@ -180,9 +176,7 @@ def _weight_format(quant: Fact) -> tuple[str, str]:
     except InputError:
         if quant.where.startswith("--"):
             raise
-    return str(
-        quant.value
-    ).upper(), f"{DEFAULT_SOURCE}: it is not known, and taken for eight bits ({quant.where})"
+    return str(quant.value).upper(), f"{DEFAULT_SOURCE}: it is not known, and taken for eight bits ({quant.where})"
 
 
 def _nearest_packed_format(settings: LayeredSettings) -> tuple[str, str]:
@@ -215,9 +209,7 @@ def _default_group_size(weights: str) -> int:
     return 16 if weights == "NVFP4" else 32 if "MXFP" in weights or "NVFP4" in weights else 128
 
 
-def runtime_from_settings(
-    settings: LayeredSettings, version: str, kind: str, model_type: str = ""
-) -> RuntimeSettings:
+def runtime_from_settings(settings: LayeredSettings, version: str, kind: str, model_type: str = "") -> RuntimeSettings:
     """Return backend, release and switches."""
     version = version or _stated_version(settings, kind)
     backend = _choose_backend(settings, version, kind)
@@ -235,17 +227,13 @@ def runtime_from_settings(
         )
     settings.text("attn_backend", "option.attn_backend", "option.pytorch_backend_config.attn_backend")
     build = _EngineSwitches(settings, version, model_type) if backend == "tensorrt" else None
-    plugins: dict[str, Any] = {
-        field: build.is_on(name) if build else True for field, name in ENGINE_PLUGINS.items()
-    }
+    plugins: dict[str, Any] = {field: build.is_on(name) if build else True for field, name in ENGINE_PLUGINS.items()}
     amounts: dict[str, Any] = {name: _read_amount(settings, name, *row) for name, row in AMOUNTS.items()}
     everything = settings.switch("gather_context_logits", "option.gather_all_token_logits", default=False)
     graphs = settings.find_fact(
         "option.cuda_graph_config", "option.use_cuda_graph", "option.pytorch_backend_config.use_cuda_graph"
     )
-    switches: dict[str, Any] = {
-        name: settings.switch(name, *facts, default=False) for name, facts in SWITCHES.items()
-    }
+    switches: dict[str, Any] = {name: settings.switch(name, *facts, default=False) for name, facts in SWITCHES.items()}
     return RuntimeSettings(
         backend=backend,
         version=version,
@@ -256,9 +244,7 @@ def runtime_from_settings(
         **plugins | {"paged_kv": _is_paged(settings, plugins["paged_kv"])},
         **switches | {name: everything or switches[name] for name in switches if name.startswith("gather")},
         moe_backend=settings.text("moe_backend", "option.moe_config.backend", "option.moe_backend").upper(),
-        cuda_graphs=_captures_graphs(backend, version)
-        if graphs is None
-        else graphs.value not in ("null", False),
+        cuda_graphs=_captures_graphs(backend, version) if graphs is None else graphs.value not in ("null", False),
         cuda_graph_max_batch=_largest_graph_batch(settings),
         torch_compile=_uses_torch_compile(settings),
         other_process_bytes=_read_amount(settings, "other_processes", 10**15, "option.other_processes"),

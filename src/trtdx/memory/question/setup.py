@@ -81,9 +81,9 @@ def resolve_setup(host: Host, request: MemoryRequest) -> ResolvedSetup:
         running = runtime_from_settings(settings, newer, model.artifact.kind, dims.model_type)
         settings.sources["version"] = f"{DEFAULT_SOURCE}: the first release that has this model"
     _check_engine_release(running.backend, running.version)
-    if dims.model_type in SCORE_BIAS_MODELS and settings.sources.get(
-        "context_fmha", DEFAULT_SOURCE
-    ).startswith(DEFAULT_SOURCE):
+    if dims.model_type in SCORE_BIAS_MODELS and settings.sources.get("context_fmha", DEFAULT_SOURCE).startswith(
+        DEFAULT_SOURCE
+    ):
         running = replace(running, context_fmha=False)
     limits = limits_from_settings(settings, running, dims)
     layout = layout_from_settings(settings, count, dims)
@@ -130,9 +130,7 @@ def _read_draft_dims(host: Host, name: str, version: str) -> tuple[Dims | None, 
         return None, (f"the draft model: {err.message.splitlines()[0]}",)
 
 
-def _format_from_name(
-    host: Host, request: MemoryRequest, option_layers: tuple[Artifact, ...]
-) -> Iterator[Artifact]:
+def _format_from_name(host: Host, request: MemoryRequest, option_layers: tuple[Artifact, ...]) -> Iterator[Artifact]:
     """Yield the format that a command's name of the model has and the model itself has not: `NAME-FP8` of NAME."""
     named = next(filter(None, (layer.text("runtime.model") for layer in option_layers)), "")
     name, weights = split_format_suffix(named.rstrip("/").rpartition("/")[2])
@@ -186,16 +184,12 @@ def _read_option_layers(host: Host, request: MemoryRequest, version: str) -> tup
 
     commands = [layers_from_script(host, text, version) for text in reversed(request.commands)]
     files = [
-        Artifact("llm-args", path)
-        if _is_empty_options_file(host, path)
-        else read_artifact(host, path, version=version)
+        Artifact("llm-args", path) if _is_empty_options_file(host, path) else read_artifact(host, path, version=version)
         for path in request.options
     ]
     for file in files:
         if file.kind not in ("llm-args", "command"):
-            raise InputError(
-                f"{file.path} is a {file.title}, not a file of options", fix="give the model itself first"
-            )
+            raise InputError(f"{file.path} is a {file.title}, not a file of options", fix="give the model itself first")
     return (*(layer for layers in commands for layer in layers), *reversed(files))
 
 

@@ -39,9 +39,7 @@ def make_frontier_chart(points: Sequence[FrontierPoint], title: str) -> Chart:
                 marker="o",
             )
         )
-    return Chart(
-        title=title, x="max_seq_len", y="largest max_batch_size", curves=tuple(curves), log_x=True, log_y=True
-    )
+    return Chart(title=title, x="max_seq_len", y="largest max_batch_size", curves=tuple(curves), log_x=True, log_y=True)
 
 
 def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text: str = "") -> None:

@@ -73,9 +73,7 @@ def render_verdict(ledger: MemoryLedger, lengths: Sequence[int] = ()) -> str:
     per_gpu = " on each" if setup.layout.world > 1 else ""
     narrow = "fits narrowly" if fits_narrowly(worst) else "fits"
     many = (
-        format_count(count_requests(ledger, length), "request")
-        if count_requests(ledger, length)
-        else "not one request"
+        format_count(count_requests(ledger, length), "request") if count_requests(ledger, length) else "not one request"
     )
     beams = f" with {setup.limits.max_beam_width} beams" if setup.limits.max_beam_width > 1 else ""
     cache = render_gib(worst.component_bytes("kv_pool"))
@@ -125,9 +123,7 @@ def _render_what_fills(setup: Setup, rank: RankLedger) -> str:
         name = limiting_component(rank)
         if name == COMPONENTS["weights"]:
             return f"weights are {render_gib(weights)} of its {render_gib(rank.capacity)}, beside {render_gib(bytes_beside_cache(rank) - weights)} of the rest"
-        largest = next(
-            (component for component in rank.components if COMPONENTS[component.name] == name), None
-        )
+        largest = next((component for component in rank.components if COMPONENTS[component.name] == name), None)
         size = render_gib(largest.bytes.value) if largest else ""
         verb = "are" if largest and largest.name in PLURAL_COMPONENTS else "is"
         return f"{name} {verb} {size} beside {render_gib(weights)} of weights"
@@ -208,9 +204,7 @@ def ranks_section(ledger: MemoryLedger) -> Iterator[Section]:
         )
         for alike in kinds.values()
     )
-    yield Section(
-        "ranks", "the ranks, in GiB", ("rank", "weights", "beside them", "KV cache", "together"), rows
-    )
+    yield Section("ranks", "the ranks, in GiB", ("rank", "weights", "beside them", "KV cache", "together"), rows)
 
 
 def _render_rank_span(ranks: list[int]) -> str:
@@ -246,9 +240,7 @@ def _render_assumed_format(setup: Setup) -> str:
 
 def assumed_note(setup: Setup) -> str:
     hidden = ("backend",) if setup.said.get("version", "").endswith("this model") else ("backend", "version")
-    assumptions = [
-        assumption for assumption in assumed_settings(setup) if assumption.partition(" ")[0] not in hidden
-    ]
+    assumptions = [assumption for assumption in assumed_settings(setup) if assumption.partition(" ")[0] not in hidden]
     return f"not said, so the defaults: {', '.join(assumptions)}" if assumptions else ""
 
 
@@ -320,9 +312,7 @@ def _outcome_in_words(ledger: MemoryLedger) -> str:
     )
 
 
-def capacity_findings(
-    ledger: MemoryLedger, advice: Sequence[Advice], book: RuleBook, again: str
-) -> Iterator[Finding]:
+def capacity_findings(ledger: MemoryLedger, advice: Sequence[Advice], book: RuleBook, again: str) -> Iterator[Finding]:
     """Yield the finding of a plan that does not fit, by what stands in the way."""
     if ledger.fits is not False:
         return
@@ -373,9 +363,7 @@ def memory_json(ledger: MemoryLedger) -> dict[str, Any]:
 
 def rank_json(rank: RankLedger) -> dict[str, Any]:
     parts = {
-        f"{name}_bytes": figure_json(component.bytes)
-        for name in COMPONENTS
-        if (component := rank.find_component(name))
+        f"{name}_bytes": figure_json(component.bytes) for name in COMPONENTS if (component := rank.find_component(name))
     }
     for name in ("weights_bytes", "activation_bytes", "kv_pool_bytes"):
         parts.setdefault(name, figure_json(ZERO_FIGURE))
@@ -413,9 +401,7 @@ def advice_json(advice: Sequence[Advice]) -> tuple[dict[str, Any], ...]:
 def commands_json(commands: AdvisedCommands | None) -> dict[str, Any]:
     """Return the commands of a change: those to run again, all of them as `--command` takes them, and the check."""
     return {
-        "flags": [
-            {"stage": line.stage.value, "text": line.text} for line in (commands.commands if commands else ())
-        ],
+        "flags": [{"stage": line.stage.value, "text": line.text} for line in (commands.commands if commands else ())],
         "command": commands.script if commands else "",
         "verify": commands.verify if commands else "",
     }

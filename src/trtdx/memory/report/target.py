@@ -25,8 +25,7 @@ def target_section(reached: TargetResult) -> Iterator[Section]:
     """Yield what to change, and what alone does not do."""
     if reached.changes:
         rows: list[tuple[str, str]] = [
-            (f"{number}.", f"{change.words}; {change.harm.words}")
-            for number, change in enumerate(reached.changes, 1)
+            (f"{number}.", f"{change.words}; {change.harm.words}") for number, change in enumerate(reached.changes, 1)
         ]
         rows += command_rows(reached.commands)
         yield Section(
@@ -80,9 +79,7 @@ def out_of_reach_finding(reached: TargetResult, book: RuleBook, again: str) -> F
         "where": render_gpus(reached.setup),
         "lacking": reached.shortage,
         "nearest": words or "none",
-        "again": reached.nearest[0].commands.verify
-        if reached.nearest and reached.nearest[0].commands
-        else again,
+        "again": reached.nearest[0].commands.verify if reached.nearest and reached.nearest[0].commands else again,
     }
     finding = finding_from(book.get(OUT_OF_REACH), Violation(evidence, values, confidence=0.9))
     fixes = tuple(_fix_from_nearest(nearest) for nearest in reached.nearest)

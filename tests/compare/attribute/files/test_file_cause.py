@@ -95,9 +95,7 @@ def test_constants_and_settings_of_two_graphs_are_compared(tmp_path):
         ]
         values = [make.make_tensor_value_info(each, 1, [2, 4, 4]) for each in ("x", "y")]
         graph = make.make_graph(nodes, "g", values[:1], values[1:], constants)
-        onnx.save(
-            make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8), tmp_path / name
-        )
+        onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8), tmp_path / name)
         return str(tmp_path / name)
 
     matrix = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)

@@ -33,9 +33,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.op} {self.settings or ''} {[None if each is None else each.shape for each in self.given]}"
-        )
+        return f"{self.op} {self.settings or ''} {[None if each is None else each.shape for each in self.given]}"
 
 
 def f(*shape: int) -> Any:
@@ -205,12 +203,8 @@ def products() -> Iterator[Case]:
     for woven in (0, 1):
         at = i(0, 9, 2, 3)
         yield Case("RotaryEmbedding", (f(2, 2, 3, 8), f(9, 4), f(9, 4), at), {"interleaved": woven})
-        yield Case(
-            "RotaryEmbedding", (f(2, 3, 16), f(2, 3, 4), f(2, 3, 4)), {"interleaved": woven, "num_heads": 2}
-        )
-    yield Case(
-        "RotaryEmbedding", (f(2, 2, 3, 8), f(9, 2), f(9, 2), i(0, 9, 2, 3)), {"rotary_embedding_dim": 4}
-    )
+        yield Case("RotaryEmbedding", (f(2, 3, 16), f(2, 3, 4), f(2, 3, 4)), {"interleaved": woven, "num_heads": 2})
+    yield Case("RotaryEmbedding", (f(2, 2, 3, 8), f(9, 2), f(9, 2), i(0, 9, 2, 3)), {"rotary_embedding_dim": 4})
 
 
 def quantised() -> Iterator[Case]:
@@ -224,9 +218,7 @@ def quantised() -> Iterator[Case]:
         (i(-99, 99, 3, 4, dtype=np.int8), np.abs(f(3)), i(-3, 3, 3, dtype=np.int8)),
         {"axis": 0},
     )
-    yield Case(
-        "DequantizeLinear", (i(-99, 99, 3, 4, dtype=np.int8), np.abs(f(3, 2))), {"axis": 1, "block_size": 2}
-    )
+    yield Case("DequantizeLinear", (i(-99, 99, 3, 4, dtype=np.int8), np.abs(f(3, 2))), {"axis": 1, "block_size": 2})
     yield Case("DynamicQuantizeLinear", (x,), outputs=3)
     given = i(0, 255, 3, 4, dtype=np.uint8), i(-99, 99, 4, 2, dtype=np.int8)
     yield Case("MatMulInteger", (*given, one(7, np.uint8), one(-3, np.int8)))
@@ -245,9 +237,7 @@ def quantised() -> Iterator[Case]:
     )
 
 
-STANDARD = [
-    case for some in (arithmetic, elementwise, shapes, picking, sums, products, quantised) for case in some()
-]
+STANDARD = [case for some in (arithmetic, elementwise, shapes, picking, sums, products, quantised) for case in some()]
 
 
 def own_products() -> Iterator[Case]:
@@ -286,9 +276,7 @@ def own_products() -> Iterator[Case]:
         outputs=3,
         only=(0, 2),
     )
-    yield Case(
-        "EmbedLayerNormalization", (ids, None, f(9, 8), f(7, 8), None, f(8), f(8)), outputs=2, only=(0,)
-    )
+    yield Case("EmbedLayerNormalization", (ids, None, f(9, 8), f(7, 8), None, f(8), f(8)), outputs=2, only=(0,))
 
 
 def own_blocks() -> Iterator[Case]:
@@ -313,9 +301,7 @@ def own_attention() -> Iterator[Case]:
     for woven in (0, 1):
         yield Case("RotaryEmbedding", (f(2, 2, 3, 8), at, f(9, 4), f(9, 4)), {"interleaved": woven})
         yield Case("RotaryEmbedding", (f(2, 3, 16), n(2), f(9, 4), f(9, 4)), {"interleaved": woven})
-    yield Case(
-        "RotaryEmbedding", (f(2, 3, 16), at, f(9, 2), f(9, 2)), {"num_heads": 2, "rotary_embedding_dim": 4}
-    )
+    yield Case("RotaryEmbedding", (f(2, 3, 16), at, f(9, 2), f(9, 2)), {"num_heads": 2, "rotary_embedding_dim": 4})
     yield Case("Attention", (f(2, 5, 8), f(8, 24), f(24)), {"num_heads": 2})
     yield Case("Attention", (f(2, 5, 8), f(8, 24), f(24), n(5, 3).astype(np.int32)), {"num_heads": 2})
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], np.int32)
@@ -435,15 +421,11 @@ def _hold(case: Case, wanted: list[Any]) -> None:
     settings = {name: _as_read(value) for name, value in case.settings.items()}
     dtype = torch.float32
     with torch.no_grad():
-        made = compute_operator(
-            case.op, given, {**settings, "_outputs": case.outputs}, dtype, domain=case.domain
-        )
+        made = compute_operator(case.op, given, {**settings, "_outputs": case.outputs}, dtype, domain=case.domain)
     for at, right in zip(case.only or range(case.outputs), map(np.asarray, wanted), strict=True):
         found = np.asarray(made[at])
         assert found.shape == right.shape
-        np.testing.assert_allclose(
-            found.astype(np.float64), right.astype(np.float64), rtol=case.loose, atol=case.loose
-        )
+        np.testing.assert_allclose(found.astype(np.float64), right.astype(np.float64), rtol=case.loose, atol=case.loose)
 
 
 def _as_read(value: Any) -> Any:

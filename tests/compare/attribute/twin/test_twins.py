@@ -304,12 +304,8 @@ def test_operators_are_onnx_operators(name):
     outputs = [helper.make_tensor_value_info(each, 1, None) for each in node.output]
     graph = helper.make_graph([node], "g", values, outputs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
-    right = ReferenceEvaluator(model).run(
-        None, {each.name: np.asarray(given[at]) for at, each in enumerate(values)}
-    )
-    made = compute_operator(
-        op, [torch.as_tensor(np.asarray(each)) for each in given], settings, torch.float32
-    )
+    right = ReferenceEvaluator(model).run(None, {each.name: np.asarray(given[at]) for at, each in enumerate(values)})
+    made = compute_operator(op, [torch.as_tensor(np.asarray(each)) for each in given], settings, torch.float32)
     for one, other in zip(right, made, strict=True):
         np.testing.assert_allclose(other.numpy(), one, rtol=1e-5, atol=1e-5)
 

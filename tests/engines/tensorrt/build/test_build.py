@@ -65,9 +65,7 @@ class TestBuilt:
         assert {kernel.profile for kernel in built.kernels} == {0, 1}
 
     def test_outputs_are_measured_at_the_largest_shape(self, built):
-        assert [(each.name, each.most_bytes, each.marked) for each in built.outputs] == [
-            ("y", 64 * 64 * 4, False)
-        ]
+        assert [(each.name, each.most_bytes, each.marked) for each in built.outputs] == [("y", 64 * 64 * 4, False)]
 
     def test_messages_have_times_and_severities(self, built):
         assert {message.severity for message in built.messages} >= {"INFO", "VERBOSE"}
@@ -303,16 +301,12 @@ class TestEnding:
 
 class TestDying:
     def test_a_killed_child_is_told_as_such(self):
-        with pytest.raises(
-            BuildCrashedError, match="was ended by SIGKILL while the network was defined"
-        ) as caught:
+        with pytest.raises(BuildCrashedError, match="was ended by SIGKILL while the network was defined") as caught:
             compiled("killed")
         assert "memory" in caught.value.fix
 
     def test_a_network_that_kills_tensorrt(self):
-        with pytest.raises(
-            BuildCrashedError, match="crashed with SIGSEGV inside TensorRT's compiler"
-        ) as caught:
+        with pytest.raises(BuildCrashedError, match="crashed with SIGSEGV inside TensorRT's compiler") as caught:
             build_plan(f"{HERE / 'faulty_networks.py'}:fp4_left_open")
         assert caught.value.signal == signal.SIGSEGV.name
         assert "the last it said: " in caught.value.message

@@ -84,6 +84,4 @@ def test_the_last_attempt_counts():
         "        [1,4]\tseq",
     ]
     lines += ["Graph construction completed in 0 s", "    Output 0", "        7\t7"]
-    assert dim_bounds_from_messages([BuildMessage(0, "VERBOSE", line) for line in lines]) == {
-        ("a b", 0): [(4, "seq")]
-    }
+    assert dim_bounds_from_messages([BuildMessage(0, "VERBOSE", line) for line in lines]) == {("a b", 0): [(4, "seq")]}

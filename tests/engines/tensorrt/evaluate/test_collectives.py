@@ -77,28 +77,20 @@ def test_a_split_product_equals_the_whole(make_net, rng):
     for part in range(2):
         net = make_net()
         own = slice(6 * part, 6 * part + 6)
-        inner = net.add_matrix_multiply(
-            net.input("x", x.shape), NONE, net.constant(up[:, own]), NONE
-        ).get_output(0)
+        inner = net.add_matrix_multiply(net.input("x", x.shape), NONE, net.constant(up[:, own]), NONE).get_output(0)
         active = net.add_activation(inner, trt.ActivationType.RELU).get_output(0)
         active.name = "active"
         partial = net.add_matrix_multiply(active, NONE, net.constant(down[own]), NONE).get_output(0)
-        layer = net.add_dist_collective(
-            partial, trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, None
-        )
+        layer = net.add_dist_collective(partial, trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, None)
         layer.num_ranks = 2
         net.out(layer)
         nets.append(net)
     inputs = [{"x": x}] * 2
-    found = evaluate_ranks(
-        [net.trt for net in nets], inputs, ["active"], collectives={"*": Collective("ALL_REDUCE")}
-    )
+    found = evaluate_ranks([net.trt for net in nets], inputs, ["active"], collectives={"*": Collective("ALL_REDUCE")})
     expected = np.maximum(x @ up, 0) @ down
     for each in found:
         np.testing.assert_allclose(each["y"], expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        np.concatenate([each["active"] for each in found], 1), np.maximum(x @ up, 0), rtol=1e-5
-    )
+    np.testing.assert_allclose(np.concatenate([each["active"] for each in found], 1), np.maximum(x @ up, 0), rtol=1e-5)
 
 
 def test_groups_exchange_among_themselves(make_net):
@@ -121,9 +113,7 @@ def test_a_rank_that_never_comes_is_named(make_net):
     other = make_net()
     other.out(other.add_identity(other.input("x", (4,))))
     with pytest.raises(LayerError, match="'exchange' waits for rank 1"):
-        evaluate_ranks(
-            [there, other.trt], [{"x": VALUES[0]}] * 2, collectives={"*": Collective("ALL_REDUCE")}
-        )
+        evaluate_ranks([there, other.trt], [{"x": VALUES[0]}] * 2, collectives={"*": Collective("ALL_REDUCE")})
 
 
 def test_what_a_collective_does_must_be_told_unless_its_shape_tells(make_net):

@@ -68,11 +68,7 @@ def test_taps_inside_a_loop_come_from_its_last_iteration_and_steps_show_all(doub
     found = doubling.run(taps=["doubled", "value"], **inputs)
     np.testing.assert_array_equal(found["doubled"], [8, 24])
     np.testing.assert_array_equal(found["value"], [4, 12])
-    seen = [
-        outputs["doubled"][0]
-        for _, outputs in doubling.prepare().iterate_layers(inputs)
-        if "doubled" in outputs
-    ]
+    seen = [outputs["doubled"][0] for _, outputs in doubling.prepare().iterate_layers(inputs) if "doubled" in outputs]
     assert seen == [2, 4, 8]
 
 
@@ -80,9 +76,7 @@ def test_a_tap_that_only_the_loop_leads_to(net):
     """Nothing outside needs the tapped layer, but the loop runs it for whoever looks."""
     loop = net.add_loop()
     loop.add_trip_limit(scalar(net, 3), COUNT)
-    value = recurrence(
-        net, loop, net.input("x", (1,)), lambda v: net.add_elementwise(v, v, SUM).get_output(0)
-    )
+    value = recurrence(net, loop, net.input("x", (1,)), lambda v: net.add_elementwise(v, v, SUM).get_output(0))
     aside = net.add_unary(value, trt.UnaryOperation.NEG)
     aside.name = "aside"
     net.out(loop.add_loop_output(value, LAST, 0))
@@ -139,17 +133,13 @@ def test_a_loop_in_a_loop(net):
     tripled = net.add_elementwise(number, net.input("factor", (1,)), PROD).get_output(0)
     tripled.name = "scaled"
     total = outer.add_recurrence(net.constant(np.zeros(1, np.float32)))
-    part = recurrence(
-        net, inner, total.get_output(0), lambda v: net.add_elementwise(v, tripled, SUM).get_output(0)
-    )
+    part = recurrence(net, inner, total.get_output(0), lambda v: net.add_elementwise(v, tripled, SUM).get_output(0))
     done = inner.add_loop_output(part, LAST, 0).get_output(0)
     total.set_input(1, done)
     net.out(outer.add_loop_output(total.get_output(0), LAST, 0))
     factor = np.full(1, 10, np.float32)
     assert net.run(factor=factor)["y"].tolist() == [180]
-    seen = [
-        out["scaled"].item() for _, out in net.prepare().iterate_layers({"factor": factor}) if "scaled" in out
-    ]
+    seen = [out["scaled"].item() for _, out in net.prepare().iterate_layers({"factor": factor}) if "scaled" in out]
     assert seen == [10, 20, 30]  # once for each outer iteration
 
 
@@ -203,9 +193,7 @@ def test_a_conditional_in_a_loop(net):
         even.reshape_dims = ()
         conditional = net.add_if_conditional()
         conditional.set_condition(even.get_output(0))
-        odd = net.add_elementwise(net.add_elementwise(value, three, PROD).get_output(0), one, SUM).get_output(
-            0
-        )
+        odd = net.add_elementwise(net.add_elementwise(value, three, PROD).get_output(0), one, SUM).get_output(0)
         return conditional.add_output(half, odd).get_output(0)
 
     value = recurrence(net, loop, net.input("x", (1,), trt.int64), follow)
@@ -305,11 +293,7 @@ def test_whatever_is_looked_at_the_answer_is_the_same(net, seed):
             "z": rng.standard_normal((1, 4)).astype(np.float32),
             "c": np.array(condition),
         }
-        inputs = {
-            name: value
-            for name, value in inputs.items()
-            if name in {each.name for each in ready.graph.inputs}
-        }
+        inputs = {name: value for name, value in inputs.items() if name in {each.name for each in ready.graph.inputs}}
         every = ready(inputs, "all")
         plain = ready(inputs)
         np.testing.assert_array_equal(plain["y"], every["y"])

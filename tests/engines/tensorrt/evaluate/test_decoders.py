@@ -71,9 +71,7 @@ def agree(both, batch, length, padding=()):
     mask = np.ones((batch, length), np.int64)
     for row, count in enumerate(padding):
         mask[row, :count] = 0
-    pairs = zip(
-        both.generate(both.by_runtime, ids, mask), both.generate(both.by_evaluate, ids, mask), strict=True
-    )
+    pairs = zip(both.generate(both.by_runtime, ids, mask), both.generate(both.by_evaluate, ids, mask), strict=True)
     for step, (expected, found) in enumerate(pairs):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5, err_msg=f"step {step}")
 

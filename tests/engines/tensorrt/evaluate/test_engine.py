@@ -162,10 +162,7 @@ def test_functions_are_inlined_so_that_names_are_those_of_the_places(tmp_path):
         helper.make_node("Neg", ["t"], ["b"], name="neg"),
     ]
     twice = helper.make_function("my", "Twice", ["a"], ["b"], inner, [helper.make_opsetid("", 20)])
-    calls = [
-        helper.make_node("Twice", [a], [b], domain="my", name=b)
-        for a, b in (("x", "g"), ("g", "h"), ("h", "y"))
-    ]
+    calls = [helper.make_node("Twice", [a], [b], domain="my", name=b) for a, b in (("x", "g"), ("g", "h"), ("h", "y"))]
     ends = [[helper.make_tensor_value_info(name, FLOAT, [2])] for name in "xy"]
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)]
     proto = helper.make_model(

@@ -158,9 +158,7 @@ def test_a_layer_that_cannot_be_computed_says_which_and_what_there_was(net):
 
 def test_an_assertion_that_fails_stops(net):
     x = net.input("x", (2,), trt.int64)
-    check = net.add_assertion(
-        net.add_elementwise(x, x, trt.ElementWiseOperation.LESS).get_output(0), "must grow"
-    )
+    check = net.add_assertion(net.add_elementwise(x, x, trt.ElementWiseOperation.LESS).get_output(0), "must grow")
     check.name = "check"
     net.out(net.add_identity(x))
     with pytest.raises(LayerError, match="must grow"):

@@ -112,9 +112,7 @@ def test_unary_operations_against_torch(net, operation):
         return
     value = np.array([0.5, 0.25, 0.75, 1.0] if operation != "ACOSH" else [1, 1.5, 2, 9], np.float32)
     name = {"RECIP": "reciprocal"}.get(operation, operation.lower())
-    np.testing.assert_allclose(
-        unary(net, operation, value), getattr(torch, name)(torch.from_numpy(value)), rtol=1e-6
-    )
+    np.testing.assert_allclose(unary(net, operation, value), getattr(torch, name)(torch.from_numpy(value)), rtol=1e-6)
 
 
 def test_a_half_is_rounded_once(net, rng):
@@ -183,9 +181,7 @@ def test_clip_takes_a_nan_for_its_lower_bound(net):
 
 
 def top_k(net, value, operation, k=3):
-    layer = net.add_topk(
-        net.input("x", value.shape), getattr(trt.TopKOperation, operation), k, 1 << (value.ndim - 1)
-    )
+    layer = net.add_topk(net.input("x", value.shape), getattr(trt.TopKOperation, operation), k, 1 << (value.ndim - 1))
     net.out(layer, "values", 0)
     net.out(layer, "places", 1)
     found = net.run(x=value)
@@ -206,11 +202,7 @@ def test_top_k_hands_out_a_nan_only_when_numbers_run_out(net):
 
 
 def reduce(net, value, operation, axes, keep, dtype=trt.float32):
-    net.out(
-        net.add_reduce(
-            net.input("x", value.shape, dtype), getattr(trt.ReduceOperation, operation), axes, keep
-        )
-    )
+    net.out(net.add_reduce(net.input("x", value.shape, dtype), getattr(trt.ReduceOperation, operation), axes, keep))
     return net.run(x=value)["y"]
 
 

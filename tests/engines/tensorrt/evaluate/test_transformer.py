@@ -22,9 +22,7 @@ def heads(rng, *shape, dtype="float32"):
 def attention(net, query, key, value, **options):
     """Add an attention over network inputs q, k and v."""
     kind = KINDS[str(query.dtype)]
-    q, k, v = (
-        net.input(name, each.shape, kind) for name, each in zip("qkv", (query, key, value), strict=True)
-    )
+    q, k, v = (net.input(name, each.shape, kind) for name, each in zip("qkv", (query, key, value), strict=True))
     normalization = options.pop("normalization", SOFTMAX)
     if "causal_kind" in options:
         layer = net.add_attention_v2(q, k, v, normalization, options.pop("causal_kind"))
@@ -229,8 +227,7 @@ def test_a_decoder_layer_with_cache_against_torch(net, rng):
         found = ready({**given, **table, **held, **sizes, "positions": place})
         held = {f"cache_{name}": found[f"new_{name}"] for name in "kv"}
         q, k = (
-            rotated(given[name], table["cosine"][place][:, None], table["sine"][place][:, None], False)
-            for name in "qk"
+            rotated(given[name], table["cosine"][place][:, None], table["sine"][place][:, None], False) for name in "qk"
         )
         past = {"k": np.concatenate([past["k"], k], 2), "v": np.concatenate([past["v"], given["v"]], 2)}
         mask = torch.from_numpy(np.tril(np.ones((length, done), bool), done - length))

@@ -76,9 +76,7 @@ def plan(tmp_path_factory):
 
 @pytest.mark.skipif(HERE, reason="this machine has a GPU")
 def test_without_a_driver_there_is_one_clear_error(plan):
-    with pytest.raises(
-        NoDriverError, match=r"executed by a GPU, and here there is no NVIDIA driver"
-    ) as caught:
+    with pytest.raises(NoDriverError, match=r"executed by a GPU, and here there is no NVIDIA driver") as caught:
         execute_plan(plan, {"x": np.ones(4, np.float32)})
     assert "evaluate" in caught.value.fix
     assert caught.value.verify == "nvidia-smi -L"
@@ -282,9 +280,7 @@ class StandInContext:
                 fine &= self.listener.process_debug_tensor(
                     value.ctypes.data, location, kind, trt.Dims(self.engine.dims(name, value)), name, stream
                 )
-        out = np.frombuffer(
-            (module.ctypes.c_char * (4 * count)).from_address(self.addresses["y"]), np.float32
-        )
+        out = np.frombuffer((module.ctypes.c_char * (4 * count)).from_address(self.addresses["y"]), np.float32)
         out[:] = -x
         return fine and self.engine.works
 

@@ -118,9 +118,7 @@ def test_deconvolutions(net, rng, mode):
     layer.pre_padding, layer.post_padding = (1, 2), (0, 1)
     layer.padding_mode = getattr(trt.PaddingMode, mode)
     net.out(layer)
-    full = F.conv_transpose2d(
-        torch.from_numpy(value), torch.from_numpy(kernel), torch.from_numpy(bias), 3, groups=2
-    )
+    full = F.conv_transpose2d(torch.from_numpy(value), torch.from_numpy(kernel), torch.from_numpy(bias), 3, groups=2)
     cut = {
         "EXPLICIT_ROUND_DOWN": full[..., 1:, 2:-1],
         "SAME_UPPER": full[..., :-1, :-1],
@@ -166,9 +164,7 @@ def test_a_scale_without_coefficients_changes_nothing(net, rng):
 def test_padding_adds_zeros_and_crops(net, rng):
     value = value_of(rng, 1, 2, 4, 5)
     net.out(net.add_padding_nd(net.input("x", value.shape), (1, -1), (0, 2)))
-    np.testing.assert_array_equal(
-        net.run(x=value)["y"], np.pad(value[..., 1:], ((0, 0), (0, 0), (1, 0), (0, 2)))
-    )
+    np.testing.assert_array_equal(net.run(x=value)["y"], np.pad(value[..., 1:], ((0, 0), (0, 0), (1, 0), (0, 2))))
 
 
 @pytest.mark.parametrize("kind", [*trt.ActivationType.__members__])
@@ -230,9 +226,7 @@ def test_layer_normalisation_in_half_precision(net, rng):
     value = value_of(rng, 2, 16).astype(np.float16)
     weight, bias = (value_of(rng, 1, 16).astype(np.float16) for _ in range(2))
     net.out(
-        net.add_normalization_v2(
-            net.input("x", value.shape, trt.float16), net.constant(weight), net.constant(bias), 2
-        )
+        net.add_normalization_v2(net.input("x", value.shape, trt.float16), net.constant(weight), net.constant(bias), 2)
     )
     wide = [torch.from_numpy(each.astype(np.float32)) for each in (value, weight[0], bias[0])]
     expected = F.layer_norm(wide[0], (16,), *wide[1:]).numpy().astype(np.float16)
@@ -251,9 +245,7 @@ def test_resizes_between_elements(net, rng, mode, corners):
     kind = "ALIGN_CORNERS" if corners else "HALF_PIXEL"
     layer.coordinate_transformation = getattr(trt.ResizeCoordinateTransformation, kind)
     net.out(layer)
-    expected = F.interpolate(
-        torch.from_numpy(value), (7, 3), mode=INTERPOLATIONS[mode], align_corners=corners
-    )
+    expected = F.interpolate(torch.from_numpy(value), (7, 3), mode=INTERPOLATIONS[mode], align_corners=corners)
     np.testing.assert_allclose(net.run(x=value)["y"], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -377,9 +369,7 @@ def test_weights_times_few_and_many_rows(net, rng, rows, turned):
 def test_cumulative_sums(net, exclusive, backward):
     axis = net.constant(np.array(1, np.int32))
     net.out(
-        net.add_cumulative(
-            net.input("x", (1, 3), trt.int32), axis, trt.CumulativeOperation.SUM, exclusive, backward
-        )
+        net.add_cumulative(net.input("x", (1, 3), trt.int32), axis, trt.CumulativeOperation.SUM, exclusive, backward)
     )
     expected = {
         (False, False): [1, 3, 6],
@@ -402,9 +392,7 @@ def test_fills_count_along_every_axis(net):
 def test_one_hot_non_zero_and_reversed_sequences(net):
     index = net.input("i", (3,), trt.int32)
     net.out(
-        net.add_one_hot(
-            index, net.constant(np.array([2, 5], np.float32)), net.constant(np.array(4, np.int32)), 0
-        ),
+        net.add_one_hot(index, net.constant(np.array([2, 5], np.float32)), net.constant(np.array(4, np.int32)), 0),
         "hot",
     )
     x = net.input("x", (3, 4))

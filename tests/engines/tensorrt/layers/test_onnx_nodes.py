@@ -37,9 +37,7 @@ def go_on(path, first):
             str(first),
             str(WORKERS),
         ]
-        done = subprocess.Popen(
-            worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=SUPPORT.parent
-        )
+        done = subprocess.Popen(worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=SUPPORT.parent)
         yield done
         last = lines_of(path)[-1]
         if "done" in last:

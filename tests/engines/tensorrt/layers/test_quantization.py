@@ -46,9 +46,7 @@ def test_one_scale_for_all(net, rng, kind):
     scale = np.float32(0.37)
     found = quantize(net, value, scale, kind)
     assert found.dtype == np.dtype(HELD[kind])
-    np.testing.assert_array_equal(
-        found.astype(np.float32), expected_of(value, scale, kind).astype(np.float32)
-    )
+    np.testing.assert_array_equal(found.astype(np.float32), expected_of(value, scale, kind).astype(np.float32))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
@@ -56,9 +54,7 @@ def test_one_scale_for_each_channel(net, rng, axis):
     value = rng.standard_normal((4, 8)).astype(np.float32) * 100
     scale = rng.random(value.shape[axis]).astype(np.float32) + 0.1
     along = scale.reshape((-1, 1) if axis == 0 else (1, -1))
-    np.testing.assert_array_equal(
-        quantize(net, value, scale, "int8", axis), expected_of(value, along, "int8")
-    )
+    np.testing.assert_array_equal(quantize(net, value, scale, "int8", axis), expected_of(value, along, "int8"))
 
 
 @pytest.mark.parametrize(("kind", "block"), [("int4", 64), ("fp4", 16)])

@@ -85,9 +85,7 @@ def test_an_engine_before_0_8_elsewhere_is_built_by_its_script(tmp_path, found):
 
 
 def test_a_rebuild_repeats_what_was_chosen(tmp_path, found):
-    engine = make_engine(
-        tmp_path / "my engine", "0.13.0", max_batch_size=16, max_seq_len=4096, gemm_plugin="auto"
-    )
+    engine = make_engine(tmp_path / "my engine", "0.13.0", max_batch_size=16, max_seq_len=4096, gemm_plugin="auto")
     command = found(engine, runtime="0.14.0", gpu="L40S")[0].fixes[0].command
     assert command.startswith("trtllm-build --checkpoint_dir CHECKPOINT_DIR --output_dir '")
     assert "my engine.new'" in command
@@ -145,9 +143,7 @@ def test_keys_a_later_runtime_demands_are_named(tmp_path, found):
     (tmp_path / "config.json").write_text(json.dumps(config))
     findings = [each for each in found(engine, runtime="0.9.0", gpu="L40S") if each.code == "DX207"]
     assert findings[0].severity is Severity.ERROR
-    assert findings[0].message.endswith("lacks build_config.lora_config"), (
-        "0.9 does not ask for context_fmha yet"
-    )
+    assert findings[0].message.endswith("lacks build_config.lora_config"), "0.9 does not ask for context_fmha yet"
 
 
 def test_a_key_that_was_cut_out_is_found_without_a_machine(tmp_path, found):
@@ -220,9 +216,7 @@ def test_a_model_on_the_pytorch_backend_is_held_to_its_own_list(tmp_path, found)
 
 
 def test_bfloat16_before_ampere(tmp_path, found):
-    assert codes(found(make_engine(tmp_path / "bf16", "0.12.0", sm=75), runtime="0.12.0", gpu="T4")) == [
-        "DX158"
-    ]
+    assert codes(found(make_engine(tmp_path / "bf16", "0.12.0", sm=75), runtime="0.12.0", gpu="T4")) == ["DX158"]
     engine = make_engine(tmp_path / "fp16", "0.12.0", dtype="float16", sm=75)
     assert codes(found(engine, runtime="0.12.0", gpu="T4")) == []
 
@@ -287,9 +281,7 @@ def test_heads_have_a_size_there_are_kernels_for(tmp_path, found, size, code):
 
 
 def test_an_encoder_has_an_attention_of_its_own(tmp_path, found):
-    assert (
-        codes(found(make_checkpoint(tmp_path, architecture="BertForQuestionAnswering", head_size=100))) == []
-    )
+    assert codes(found(make_checkpoint(tmp_path, architecture="BertForQuestionAnswering", head_size=100))) == []
 
 
 def test_compressed_attention_has_one_size(tmp_path, found):

@@ -42,9 +42,7 @@ MODELS = {
 def test_tensor_parallel_sizes_of_published_models(name):
     (heads, kv_heads, inner), works = MODELS[name]
     model = f"[hf]\nnum_heads = {heads}\nnum_kv_heads = {kv_heads}\nintermediate_size = {inner}\n"
-    accepted = {
-        size for size in parallel.PARALLEL_SIZES if not codes(f"{model}[command]\ntp_size = {size}\n")
-    }
+    accepted = {size for size in parallel.PARALLEL_SIZES if not codes(f"{model}[command]\ntp_size = {size}\n")}
     assert accepted == works
 
 

@@ -44,9 +44,7 @@ def test_a_request_that_fits_gives_nothing():
 def test_a_long_prompt_is_one_finding_whatever_it_breaks():
     (finding,) = asked(engine(**FMHA), "batch=8,input_len=9000,output_len=512,beam=1").values()
     assert finding.code == "DX270"
-    assert finding.message.startswith(
-        "a prompt of 9000 tokens is longer than the 4095 tokens the engine takes"
-    )
+    assert finding.message.startswith("a prompt of 9000 tokens is longer than the 4095 tokens the engine takes")
     assert len(finding.evidence) > 3
     assert "--max_seq_len 9512 --max_num_tokens 9000" in finding.fixes[0].command
     assert "4095" in finding.fixes[1].text
@@ -89,9 +87,7 @@ def test_old_engines_are_told_by_their_own_flags():
     assert finding.fixes[1].command.endswith("--max_input_len 1024 --max_output_len 600")
 
 
-@pytest.mark.parametrize(
-    "request_", ["input_len=2049,output_len=10", "input_len=10,output_len=10,beam=9,batch=90"]
-)
+@pytest.mark.parametrize("request_", ["input_len=2049,output_len=10", "input_len=10,output_len=10,beam=9,batch=90"])
 def test_no_fix_takes_room_away(request_):
     old = engine(version="0.9.0", max_seq_len=None, max_input_len=2048, max_output_len=2048)
     for finding in asked(old, request_).values():
@@ -141,9 +137,7 @@ def test_what_chunking_cannot_save_is_told_apart(tmp_path):
     path = tmp_path / "trace.jsonl"
     lengths = [(100, 10)] * 5 + [(5000, 10)] * 2 + [(9000, 10)]
     path.write_text("".join(json.dumps({"isl": a, "osl": b}) + "\n" for a, b in lengths))
-    findings = [
-        each for each in found(long, read_request_trace(RealHost(), str(path))) if each.code == "DX270"
-    ]
+    findings = [each for each in found(long, read_request_trace(RealHost(), str(path))) if each.code == "DX270"]
     assert [each.severity.value for each in findings] == ["error", "warning"]
     assert "(1 of 8 requests)" in findings[0].message
     assert "(2 of 8 requests)" in findings[1].message
@@ -153,10 +147,7 @@ def test_the_runners_are_held_to_max_input_len_and_the_executor_is_not():
     finding = asked(engine(**FMHA), "input_len=1500,output_len=10")["DX913"]
     assert finding.severity.value == "note"
     assert "ModelRunnerCpp" in finding.message
-    assert (
-        asked(engine(**FMHA), "input_len=1500,output_len=10", options("triton", runtime__backend="tensorrt"))
-        == {}
-    )
+    assert asked(engine(**FMHA), "input_len=1500,output_len=10", options("triton", runtime__backend="tensorrt")) == {}
 
 
 def test_one_beam_is_one_beam():

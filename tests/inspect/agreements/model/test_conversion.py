@@ -181,13 +181,9 @@ def test_float16_is_grave_only_for_models_that_are_known_to_overflow():
 
 def test_paths_in_commands_are_quoted():
     deployment = deployment_from_example("[hf]\nnorm_epsilon = 1e-6\n[checkpoint]\nnorm_epsilon = 1e-5\n")
-    artifacts = tuple(
-        type(each)(each.kind, f"/my models/{each.kind}/", each.facts) for each in deployment.artifacts
-    )
+    artifacts = tuple(type(each)(each.kind, f"/my models/{each.kind}/", each.facts) for each in deployment.artifacts)
     [violation] = conversion.norm_epsilon.check(Deployment(artifacts))
-    assert (
-        "--model_dir '/my models/hf/' --output_dir '/my models/checkpoint.new'" in violation.values["command"]
-    )
+    assert "--model_dir '/my models/hf/' --output_dir '/my models/checkpoint.new'" in violation.values["command"]
 
 
 def test_an_artifact_that_states_nothing_disagrees_with_nothing():

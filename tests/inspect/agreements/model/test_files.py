@@ -68,10 +68,7 @@ def huge_header(model):
 
 
 def overlapping(model):
-    header = {
-        name: {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]}
-        for name, at in (("a", 0), ("b", 4))
-    }
+    header = {name: {"dtype": "F32", "shape": [2], "data_offsets": [at, at + 8]} for name, at in (("a", 0), ("b", 4))}
     text = json.dumps(header).encode()
     shard(model, 2).write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
 
@@ -88,9 +85,7 @@ def misplaced(model):
 
 def second_save(model):
     for number in (1, 2):
-        write_safetensors(
-            model / f"model-0000{number}-of-00002.safetensors", {"lm_head.weight": ("BF16", (8, 8))}
-        )
+        write_safetensors(model / f"model-0000{number}-of-00002.safetensors", {"lm_head.weight": ("BF16", (8, 8))})
 
 
 def wide(model):

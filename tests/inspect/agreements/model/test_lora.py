@@ -57,9 +57,7 @@ def test_an_adapter_as_peft_writes_it_fits_an_engine_for_it(tmp_path):
     ],
 )
 def test_modules_are_compared_whatever_they_are_called(adapts, expected):
-    assert (
-        codes(f'{ADAPTER}[engine]\nplugin.lora_plugin = "auto"\nlora.target_modules = {adapts}\n') == expected
-    )
+    assert codes(f'{ADAPTER}[engine]\nplugin.lora_plugin = "auto"\nlora.target_modules = {adapts}\n') == expected
 
 
 def test_an_engine_without_the_plugin_is_one_finding():

@@ -255,9 +255,7 @@ def test_packed_weights_are_what_is_declared(book, tmp_path, method, layout, gro
 
 
 def test_the_file_of_the_first_autogptq_declares_too(book, tmp_path):
-    path = packed(
-        tmp_path, "", layout="gptq", quantize_config={"bits": 4, "group_size": 128, "desc_act": False}
-    )
+    path = packed(tmp_path, "", layout="gptq", quantize_config={"bits": 4, "group_size": 128, "desc_act": False})
     assert codes(book, path) == []
 
 

@@ -36,9 +36,7 @@ def findings(tmp_path):
         path = str(made) if hasattr(made, "exists") else make.saved(tmp_path / "model.onnx", made)
         artifacts = [onnx.read_onnx_file(HOST, path)]
         if profiles:
-            (tmp_path / "profiles.json").write_text(
-                json.dumps({"profiles": [each for each in profiles if each]})
-            )
+            (tmp_path / "profiles.json").write_text(json.dumps({"profiles": [each for each in profiles if each]}))
             artifacts.append(profile_file.read_profile_file(HOST, str(tmp_path / "profiles.json")))
         deployment = check_deployment_shapes(HOST, Deployment(tuple(artifacts)))
         return judge_findings(agreements_in(onnx_agreements), deployment, BOOK)
@@ -52,9 +50,7 @@ def codes(found):
 
 def ranges(**tensors):
     """Return a profile from x=((1, 4), (2, 4), (4, 4))."""
-    return {
-        name: dict(zip(("min", "opt", "max"), map(list, each), strict=True)) for name, each in tensors.items()
-    }
+    return {name: dict(zip(("min", "opt", "max"), map(list, each), strict=True)) for name, each in tensors.items()}
 
 
 def rows(low, best, high, width=4):
@@ -139,10 +135,7 @@ def test_a_mask_of_the_exported_llama_that_tensorrt_accepts(findings, total, wor
     wrong = make.llama_profile((1, 2, 4), (1, 1, 1), (1, 16, 31), total)
     (finding,) = findings(make.exported_llama(), make.CONTEXT, wrong)
     assert (finding.code, finding.severity) == ("DX938", Severity.WARNING)
-    assert (
-        f"in optimization profile 1 axis 1 of attention_mask is not past + sequence: {words}"
-        == finding.message
-    )
+    assert f"in optimization profile 1 axis 1 of attention_mask is not past + sequence: {words}" == finding.message
 
 
 def test_a_profile_twice(findings):
@@ -264,9 +257,7 @@ def unchecked(tmp_path, made):
         profile_file.read_profile_file(HOST, str(tmp_path / "p.json")),
     )
     deployment = check_deployment_shapes(HOST, Deployment(artifacts))
-    return deployment.first_of("profiles"), tuple(
-        note for each in deployment.artifacts for note in each.unread
-    )
+    return deployment.first_of("profiles"), tuple(note for each in deployment.artifacts for note in each.unread)
 
 
 def test_without_the_onnx_package_the_answer_says_what_was_not_checked(tmp_path, monkeypatch):

@@ -64,9 +64,7 @@ def test_a_modelopt_export_is_read_by_every_release():
 
 
 def test_the_engine_flow_converts_what_the_pytorch_backend_does_not_read():
-    text = (
-        '[hf]\nquant.method = "awq"\nquant.algo = "W4A16_AWQ"\n[command]\nruntime.command = "trtllm-build"\n'
-    )
+    text = '[hf]\nquant.method = "awq"\nquant.algo = "W4A16_AWQ"\n[command]\nruntime.command = "trtllm-build"\n'
     assert codes(text) == []
 
 
@@ -158,9 +156,7 @@ def test_options_of_a_file_are_held_against_the_model(tmp_path):
     host = RealHost()
     model = tmp_path / "model"
     model.mkdir()
-    (model / "config.json").write_text(
-        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
-    )
+    (model / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
     (model / "hf_quant_config.json").write_text(
         json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4"}})
     )

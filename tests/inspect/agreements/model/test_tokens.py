@@ -14,9 +14,7 @@ from trtdx.model import Severity
 def found(text):
     deployment = deployment_from_example(text)
     return [
-        (row.code, violation)
-        for row in agreements_in(tokens, triton_tokens)
-        for violation in row.check(deployment)
+        (row.code, violation) for row in agreements_in(tokens, triton_tokens) for violation in row.check(deployment)
     ]
 
 
@@ -44,7 +42,9 @@ PADDED = {
 @pytest.mark.parametrize("name", PADDED)
 def test_a_padded_vocabulary_is_no_disagreement(name):
     size, vocabulary = PADDED[name]
-    text = f"[tokenizer]\ntokenizer.size = {size}\n[hf]\nvocab_size = {vocabulary}\n[engine]\nvocab_size = {vocabulary}\n"
+    text = (
+        f"[tokenizer]\ntokenizer.size = {size}\n[hf]\nvocab_size = {vocabulary}\n[engine]\nvocab_size = {vocabulary}\n"
+    )
     assert codes(text) == []
 
 

@@ -206,9 +206,7 @@ def test_values_of_a_release_are_taken(text: str, version: str) -> None:
         ("tensor_parallel_size: 0\n", "1.2.0", {"DX249"}),
     ],
 )
-def test_a_value_is_judged_by_the_release(
-    tmp_path: Path, text: str, version: str, expected: set[str]
-) -> None:
+def test_a_value_is_judged_by_the_release(tmp_path: Path, text: str, version: str, expected: set[str]) -> None:
     assert codes(options(tmp_path, text, version)) == expected
 
 
@@ -268,9 +266,7 @@ def test_two_places_are_told_with_the_lines_to_choose_from(tmp_path: Path) -> No
     assert "--tp_size" in finding.fixes[0].text
 
 
-@pytest.mark.parametrize(
-    "text", ["vllm serve org/name", "ls", "", "trtllm-serve org/name --chat_template 'x"]
-)
+@pytest.mark.parametrize("text", ["vllm serve org/name", "ls", "", "trtllm-serve org/name --chat_template 'x"])
 def test_a_command_that_starts_nothing_is_refused(text: str) -> None:
     with pytest.raises(InputError) as refused:
         command(text)
@@ -278,9 +274,7 @@ def test_a_command_that_starts_nothing_is_refused(text: str) -> None:
 
 
 def test_an_answer_that_has_no_room_is_not_to_be_shortened() -> None:
-    long = example(
-        "[command]\nmax_seq_len = 2048\n[request]\nrequest.input_len = 3000\nrequest.output_len = 8\n"
-    )
+    long = example("[command]\nmax_seq_len = 2048\n[request]\nrequest.input_len = 3000\nrequest.output_len = 8\n")
     [finding] = found(*long)
     assert finding.code == "DX920"
     assert not any("0 are left" in fix.text for fix in finding.fixes)

@@ -147,9 +147,7 @@ def test_each_mistake_in_a_command_gives_its_rule(text: str, code: str) -> None:
     ("version", "severity"),
     [("", Severity.WARNING), ("1.2.1", Severity.ERROR), ("1.3.0rc30", Severity.WARNING)],
 )
-def test_an_old_name_is_as_grave_as_the_release_makes_it(
-    tmp_path: Path, version: str, severity: Severity
-) -> None:
+def test_an_old_name_is_as_grave_as_the_release_makes_it(tmp_path: Path, version: str, severity: Severity) -> None:
     [finding] = found(options(tmp_path, version, use_cuda_graph=True))
     assert finding.severity is severity
     assert "cuda_graph_config" in finding.message

@@ -54,9 +54,7 @@ def engine(**facts: str) -> Artifact:
 def repository(tmp_path: Path, **overrides: str | None) -> Artifact:
     for name in ("engine", "tokenizer"):
         (tmp_path / name).mkdir(exist_ok=True)
-    root = make_triton(
-        tmp_path / "repository", str(tmp_path / "engine"), str(tmp_path / "tokenizer"), **overrides
-    )
+    root = make_triton(tmp_path / "repository", str(tmp_path / "engine"), str(tmp_path / "tokenizer"), **overrides)
     return read_triton_repository(HOST, str(root))
 
 
@@ -73,9 +71,7 @@ def test_a_correct_repository_with_its_engine_gives_nothing(tmp_path: Path) -> N
 
 
 def test_a_correct_llm_api_repository_gives_nothing(tmp_path: Path) -> None:
-    root = make_llmapi(
-        tmp_path / "repository", model="org/name", kv_cache_config={"free_gpu_memory_fraction": 0.9}
-    )
+    root = make_llmapi(tmp_path / "repository", model="org/name", kv_cache_config={"free_gpu_memory_fraction": 0.9})
     assert codes(read_triton_repository(HOST, str(root))) == []
 
 
@@ -128,9 +124,7 @@ def test_each_mistake_gives_its_rule_and_no_other(
         ("preprocessing", "instance_group", "instance_grup", "DX223"),
     ],
 )
-def test_each_slip_in_a_configuration_gives_its_rule(
-    tmp_path: Path, model: str, old: str, new: str, code: str
-) -> None:
+def test_each_slip_in_a_configuration_gives_its_rule(tmp_path: Path, model: str, old: str, new: str, code: str) -> None:
     repository(tmp_path)
     config = tmp_path / "repository" / model / "config.pbtxt"
     config.write_text(config.read_text().replace(old, new))

@@ -68,8 +68,7 @@ def test_tensors_and_profiles_of_a_real_log(log):
     ]
     for profile, shapes in zip(log.profiles, (CONTEXT, GENERATION), strict=True):
         assert {
-            span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]}
-            for span in profile.ranges
+            span.tensor: {"min": [*span.min], "opt": [*span.opt], "max": [*span.max]} for span in profile.ranges
         } == shapes
 
 
@@ -114,9 +113,7 @@ def test_without_the_model_the_nodes_are_still_told(log):
 
 
 def test_a_real_log_with_names_only(tmp_path):
-    log = read_build_log(
-        HOST, str(make.build_log(exported_llama(), tmp_path, [GENERATION], "LAYER_NAMES_ONLY"))
-    )
+    log = read_build_log(HOST, str(make.build_log(exported_llama(), tmp_path, [GENERATION], "LAYER_NAMES_ONLY")))
     (foreign,) = [kernel for kernel in log.kernels if kernel.kind == "Myelin"]
     assert foreign.name.startswith("{ForeignNode[")
     assert "node_linear_7" in foreign.nodes
@@ -198,9 +195,7 @@ def test_logs_are_recognised(tmp_path, text):
     assert READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x.log")))
 
 
-@pytest.mark.parametrize(
-    "data", [b"hello\n", b"", b"[TRT] [V]\0binary", b"name: tensorrt_llm\n", b'{"a": 1}']
-)
+@pytest.mark.parametrize("data", [b"hello\n", b"", b"[TRT] [V]\0binary", b"name: tensorrt_llm\n", b'{"a": 1}'])
 def test_other_files_are_not(tmp_path, data):
     (tmp_path / "x.log").write_bytes(data)
     assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x.log")))
@@ -320,9 +315,7 @@ def test_a_hostile_line_takes_no_time():
 
 
 def test_kernels_belong_to_the_log_order():
-    log = told(
-        "\n".join(f"Name: k{number}, LayerType: t, x" for number in itertools.islice(itertools.count(), 5))
-    )
+    log = told("\n".join(f"Name: k{number}, LayerType: t, x" for number in itertools.islice(itertools.count(), 5)))
     assert [kernel.name for kernel in log.kernels] == ["k0", "k1", "k2", "k3", "k4"]
 
 
@@ -340,9 +333,7 @@ TypeError: a bytes-like object is required, not 'NoneType'
 def test_a_build_that_failed_has_its_first_errors():
     errors = told(FAILED_LOG).get("log.errors")
     assert len(errors) == 3
-    assert errors[0].startswith(
-        "[04/22/2024-12:19:18] [TRT] [E] 9: attention/PLUGIN_V2_GPTAttention_0: could not"
-    )
+    assert errors[0].startswith("[04/22/2024-12:19:18] [TRT] [E] 9: attention/PLUGIN_V2_GPTAttention_0: could not")
     assert errors[2] == "TypeError: a bytes-like object is required, not 'NoneType'"
 
 

@@ -41,8 +41,7 @@ def test_a_checkpoint_of_any_era_states_the_model(tmp_path, version):
     artifact = read(make_checkpoint(tmp_path, version))
     assert artifact.kind == "checkpoint"
     stated = {
-        name: artifact.get(name)
-        for name in ("architecture", "dtype", "num_layers", "num_kv_heads", "vocab_size")
+        name: artifact.get(name) for name in ("architecture", "dtype", "num_layers", "num_kv_heads", "vocab_size")
     }
     assert stated == {
         "architecture": "LlamaForCausalLM",
@@ -135,20 +134,14 @@ def test_mixed_precision_is_told_layer_by_layer(tmp_path):
 
 def test_quant_cfg_that_contradicts_config_is_kept_beside_it(tmp_path):
     make_checkpoint(tmp_path, quantization={"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8"})
-    (tmp_path / "quant_cfg.json").write_text(
-        json.dumps({"kv_cache_quant_algo": "INT8", "quantized_layers": {}})
-    )
+    (tmp_path / "quant_cfg.json").write_text(json.dumps({"kv_cache_quant_algo": "INT8", "quantized_layers": {}}))
     artifact = read(tmp_path)
     assert (artifact.get("quant.kv_algo"), artifact.get("quant.inline_kv_algo")) == ("FP8", "INT8")
 
 
 @pytest.mark.parametrize("version", ["0.9.0", "1.2.1"])
 def test_experts_are_read_from_both_spellings(tmp_path, version):
-    moe = (
-        {"moe_num_experts": 8, "moe_top_k": 2}
-        if version == "0.9.0"
-        else {"moe": {"num_experts": 8, "top_k": 2}}
-    )
+    moe = {"moe_num_experts": 8, "moe_top_k": 2} if version == "0.9.0" else {"moe": {"num_experts": 8, "top_k": 2}}
     artifact = read(make_checkpoint(tmp_path, version, **moe))
     assert (artifact.get("num_experts"), artifact.get("experts_per_token")) == (8, 2)
 

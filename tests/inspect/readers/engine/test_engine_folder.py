@@ -64,9 +64,7 @@ def test_an_engine_of_any_era_states_model_limits_and_plans(tmp_path, version):
     )
     assert artifact.get("dtype") == "bfloat16"
     assert (artifact.get("world_size"), artifact.get("tp_size"), artifact.get("pp_size")) == (1, 1, 1)
-    assert artifact.has(
-        "max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "tokens_per_block"
-    )
+    assert artifact.has("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "tokens_per_block")
     assert artifact.text("kv_cache_type") == "paged"
     assert artifact.get("plugin.remove_input_padding") is True
     assert artifact.get("plan.sms") == [90]
@@ -95,9 +93,7 @@ def test_the_era_is_known_by_the_keys_where_no_version_is_stated(tmp_path):
 def test_every_fact_says_where_it_was_read(tmp_path):
     artifact = read(make_engine(tmp_path))
     assert artifact.facts["max_batch_size"].where == f"{tmp_path}/config.json: build_config.max_batch_size"
-    assert (
-        artifact.facts["num_layers"].where == f"{tmp_path}/config.json: pretrained_config.num_hidden_layers"
-    )
+    assert artifact.facts["num_layers"].where == f"{tmp_path}/config.json: pretrained_config.num_hidden_layers"
     assert artifact.facts["tensorrt"].where == f"{tmp_path}/rank0.engine: bytes 24 to 27"
     assert all(fact.where for fact in artifact.facts.values())
 

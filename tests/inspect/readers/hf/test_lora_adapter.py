@@ -75,9 +75,7 @@ def test_dora_and_other_types_are_seen(tmp_path):
 
 def test_a_local_base_model_is_looked_at_too(tmp_path):
     base = make_hf_model(tmp_path / "base")
-    adapter = read_lora_adapter(
-        RealHost(), str(make_lora(tmp_path / "lora", base_model_name_or_path=str(base)))
-    )
+    adapter = read_lora_adapter(RealHost(), str(make_lora(tmp_path / "lora", base_model_name_or_path=str(base))))
     assert adapter.refers_to == (str(base),)
 
 
@@ -118,9 +116,7 @@ def test_missing_halves_are_named(tmp_path):
     assert facts["weights.format"] == "bin"
 
 
-KEYS = st.sampled_from(
-    ["r", "lora_alpha", "rank_pattern", "target_modules", "base_model_name_or_path", "use_dora"]
-)
+KEYS = st.sampled_from(["r", "lora_alpha", "rank_pattern", "target_modules", "base_model_name_or_path", "use_dora"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
     lambda each: st.lists(each, max_size=3) | st.dictionaries(KEYS, each, max_size=4),

@@ -34,9 +34,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 49
 
 
 def facts_of(folder, host=None):
-    return {
-        name: fact.value for name, fact in read_model_folder(host or RealHost(), str(folder)).facts.items()
-    }
+    return {name: fact.value for name, fact in read_model_folder(host or RealHost(), str(folder)).facts.items()}
 
 
 def config_facts(config, **files):
@@ -110,9 +108,7 @@ def test_a_real_model_of_this_family_states_the_shared_facts(real_models, family
 def test_a_real_model_disagrees_with_itself_in_nothing(real_models, family, book):
     artifact = read_artifact(RealHost(), str(real_models[family]))
     findings = judge_findings(agreement_table(), Deployment((artifact,)), book)
-    assert [
-        finding.message for finding in findings if finding.code != "DX253"
-    ] == []  # they have no tokenizer
+    assert [finding.message for finding in findings if finding.code != "DX253"] == []  # they have no tokenizer
 
 
 def test_real_weights_are_counted_as_torch_counts_them(real_models):
@@ -154,9 +150,7 @@ def test_a_whole_model_agrees_with_itself(tmp_path):
 
 def test_both_spellings_of_transformers_4_and_5_are_one():
     older = model_config()
-    newer = {
-        key: value for key, value in older.items() if key not in ("torch_dtype", "rope_theta", "rope_scaling")
-    }
+    newer = {key: value for key, value in older.items() if key not in ("torch_dtype", "rope_theta", "rope_scaling")}
     newer |= {"dtype": "bfloat16", "rope_parameters": {**older["rope_scaling"], "rope_theta": 500000.0}}
     assert config_facts(newer) == config_facts(older)
 
@@ -260,9 +254,7 @@ LEGACY = {
 
 
 def test_the_file_of_modelopt_rules_and_the_other_word_is_kept():
-    inline = {
-        "quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": "NVFP4"}
-    }
+    inline = {"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": "NVFP4"}}
     facts = config_facts(inline, hf_quant_config=LEGACY)
     assert (facts["quant.algo"], facts["quant.kv_algo"], facts["quant.source"]) == (
         "FP8",
@@ -547,8 +539,7 @@ def test_a_hundred_thousand_files_are_no_obstacle(tmp_path):
 
 def test_thousands_of_shards_are_not_all_opened():
     host = RecordedHost(
-        {f"m/x{number}.safetensors": b"" for number in range(2_300)}
-        | {"m/config.json": b'{"model_type": "llama"}'}
+        {f"m/x{number}.safetensors": b"" for number in range(2_300)} | {"m/config.json": b'{"model_type": "llama"}'}
     )
     artifact = read_model_folder(host, "m")
     assert "300 of 2,300 files of weights were not looked at" in artifact.unread
@@ -577,9 +568,7 @@ def test_four_hundred_gigabytes_are_read_within_200_mb(tmp_path):
         "num_hidden_layers": 58,
     }
     make_hf_model(tmp_path, shards=160, vocab_size=128256, **sizes)
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", MEASURE, str(tmp_path)], capture_output=True, text=True, check=True)
     size, tensors, kib = map(float, done.stdout.split())
     assert size > 390e9
     assert tensors > 44_000

@@ -109,9 +109,7 @@ def test_dimensions_without_name_or_rank(reading):
     "dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT4, TensorProto.FLOAT8E4M3FN]
 )
 def test_types_have_the_names_of_the_vocabulary(reading, dtype):
-    artifact = reading(
-        make.model([make.node("Relu", ["x"], ["y"])], [("x", [1], dtype)], [("y", [1], dtype)])
-    )
+    artifact = reading(make.model([make.node("Relu", ["x"], ["y"])], [("x", [1], dtype)], [("y", [1], dtype)]))
     assert artifact.tensors[0].dtype in ("float16", "bfloat16", "int4", "float8_e4m3fn")
 
 
@@ -129,9 +127,7 @@ def test_custom_operators_and_functions(reading):
 
 
 def test_a_function_sees_only_its_own_inputs(reading):
-    inner = helper.make_function(
-        "local", "F", ["a"], ["b"], [make.node("Add", ["a", "x"], ["b"], "inner")], []
-    )
+    inner = helper.make_function("local", "F", ["a"], ["b"], [make.node("Add", ["a", "x"], ["b"], "inner")], [])
     model = make.model(
         [make.node("F", ["x"], ["y"], domain="local")], [("x", ["b"])], [("y", ["b"])], functions=[inner]
     )
@@ -182,9 +178,7 @@ def test_a_constant_index_that_is_not_there(reading, index, how):
     assert told == f"pick: index {index} into {how.get('data', 'table')}, which has 3 along axis 0"
 
 
-@pytest.mark.parametrize(
-    "made", [gathered(2), gathered(-3), gathered(3, axis=1), gathered(9, data="x", axis=1)]
-)
+@pytest.mark.parametrize("made", [gathered(2), gathered(-3), gathered(3, axis=1), gathered(9, data="x", axis=1)])
 def test_an_index_that_is_there_or_cannot_be_judged(reading, made):
     assert not reading(made).has("onnx.gather_out_of_range")
 
@@ -192,9 +186,7 @@ def test_an_index_that_is_there_or_cannot_be_judged(reading, made):
 def test_an_index_into_a_shape_beyond_its_rank(reading):
     nodes = [make.node("Shape", ["x"], ["s"]), make.node("Gather", ["s", "i"], ["z"], "pick")]
     model = make.model(nodes, [("x", ["b", 4])], [("z", [1])], [make.weight("i", np.array([5]))])
-    assert reading(model).get("onnx.gather_out_of_range") == [
-        "pick: index 5 into s, which has 2 along axis 0"
-    ]
+    assert reading(model).get("onnx.gather_out_of_range") == ["pick: index 5 into s, which has 2 along axis 0"]
 
 
 def test_the_newest_versions_are_those_of_the_installed_package():
@@ -329,9 +321,7 @@ def test_a_sparse_file_of_ten_gigabytes(tmp_path):
     with path.open("wb") as file:
         file.truncate(10 << 30)
     assert (
-        within(lambda: read_onnx_file(HOST, str(path)))
-        .text("onnx.corrupt")
-        .startswith("at byte 0 of 10,737,418,240")
+        within(lambda: read_onnx_file(HOST, str(path))).text("onnx.corrupt").startswith("at byte 0 of 10,737,418,240")
     )
 
 

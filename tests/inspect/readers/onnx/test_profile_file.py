@@ -78,9 +78,7 @@ def test_shapes_may_be_written_as_trtexec_does():
 
 
 def test_opt_shapes_alone_stand_for_all_three():
-    assert shapes(reading("trtexec --optShapes=x:4x8")) == [
-        {"x": {"min": [4, 8], "opt": [4, 8], "max": [4, 8]}}
-    ]
+    assert shapes(reading("trtexec --optShapes=x:4x8")) == [{"x": {"min": [4, 8], "opt": [4, 8], "max": [4, 8]}}]
 
 
 def test_names_with_colons_and_quotes():

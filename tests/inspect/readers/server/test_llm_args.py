@@ -87,9 +87,7 @@ def test_null_is_a_statement(tmp_path: Path) -> None:
 
 
 def test_texts_that_are_numbers_count_as_numbers(tmp_path: Path) -> None:
-    artifact = read_llm_args(
-        HOST, written(tmp_path / "e.yaml", 'max_batch_size: "8"\ntrust_remote_code: "yes"\n')
-    )
+    artifact = read_llm_args(HOST, written(tmp_path / "e.yaml", 'max_batch_size: "8"\ntrust_remote_code: "yes"\n'))
     assert values(artifact, "max_batch_size", "runtime.trust_remote_code") == {
         "max_batch_size": 8,
         "runtime.trust_remote_code": True,
@@ -97,9 +95,7 @@ def test_texts_that_are_numbers_count_as_numbers(tmp_path: Path) -> None:
 
 
 def test_json_is_read_as_well(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "args.json", json.dumps({"max_batch_size": 8, "kv_cache_config": {"dtype": "fp8"}})
-    )
+    path = written(tmp_path / "args.json", json.dumps({"max_batch_size": 8, "kv_cache_config": {"dtype": "fp8"}}))
     assert READER.recognise(HOST, probe_path(HOST, path))
     assert read_llm_args(HOST, path).facts["runtime.kv_cache_dtype"].where == f"{path}: kv_cache_config.dtype"
 
@@ -116,9 +112,7 @@ def test_tritons_own_section_is_no_option(tmp_path: Path) -> None:
 
 
 def test_keys_are_judged_by_the_release(tmp_path: Path) -> None:
-    path = written(
-        tmp_path / "e.yaml", "use_cuda_graph: true\nkv_cache_confg:\n  dtype: fp8\nauto_parallel: true\n"
-    )
+    path = written(tmp_path / "e.yaml", "use_cuda_graph: true\nkv_cache_confg:\n  dtype: fp8\nauto_parallel: true\n")
     new = read_llm_args(HOST, path, "1.2.1")
     assert new.items("runtime.renamed_keys")[0].startswith("use_cuda_graph: known up to 0.21.0, not in 1.2.1")
     assert new.items("runtime.unknown_keys") == [
@@ -305,9 +299,7 @@ def test_a_script_is_read_with_the_file_it_writes_itself(tmp_path: Path) -> None
         "runtime.kv_cache_dtype": "fp8",
     }
     assert artifact.facts["runtime.kv_cache_dtype"].where == f"{path}:6: kv_cache_config.dtype"
-    assert [(part.get("runtime.command"), part.unit) for part in artifact.parts] == [
-        ("trtllm-build", "line 8")
-    ]
+    assert [(part.get("runtime.command"), part.unit) for part in artifact.parts] == [("trtllm-build", "line 8")]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +410,5 @@ def test_triton_is_started_with_so_many_ranks(tmp_path):
     assert artifact.refers_to == (f"{tmp_path}/repo",)
     mpi = command_from_text(RealHost(), "mpirun -n 4 tritonserver --model-repository=/repo", "--command")
     assert mpi.get("runtime.world_size") == 4
-    alone = command_from_text(
-        RealHost(), "TRTLLM_ORCHESTRATOR=1 mpirun -n 1 tritonserver --model-repository=/r", "x"
-    )
+    alone = command_from_text(RealHost(), "TRTLLM_ORCHESTRATOR=1 mpirun -n 1 tritonserver --model-repository=/r", "x")
     assert alone.get("runtime.orchestrated") is True

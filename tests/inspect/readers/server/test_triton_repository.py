@@ -112,12 +112,8 @@ def test_a_value_knows_its_file_and_line(tmp_path: Path) -> None:
 def test_variables_left_unfilled_are_listed_with_model_and_key(tmp_path: Path) -> None:
     artifact = repository(tmp_path, decoupled_mode=None, max_attention_window_size=None, logits_datatype=None)
     items = artifact.items("triton.unfilled")
-    assert any(
-        "tensorrt_llm/config.pbtxt:" in item and "decoupled = ${decoupled_mode}" in item for item in items
-    )
-    assert any(
-        "parameters.max_attention_window_size = ${max_attention_window_size}" in item for item in items
-    )
+    assert any("tensorrt_llm/config.pbtxt:" in item and "decoupled = ${decoupled_mode}" in item for item in items)
+    assert any("parameters.max_attention_window_size = ${max_attention_window_size}" in item for item in items)
     assert any("output.data_type = ${logits_datatype}" in item for item in items)
     assert not artifact.has("triton.decoupled")
     assert not artifact.has("triton.logits_datatype")
@@ -178,9 +174,7 @@ def test_the_smallest_batch_below_an_ensemble_is_known(tmp_path: Path) -> None:
 
 
 def test_parameters_the_backend_cannot_read_are_told_and_not_kept(tmp_path: Path) -> None:
-    artifact = repository(
-        tmp_path, enable_kv_cache_reuse="yes", max_beam_width="four", batching_strategy="continuous"
-    )
+    artifact = repository(tmp_path, enable_kv_cache_reuse="yes", max_beam_width="four", batching_strategy="continuous")
     items = artifact.items("triton.invalid_parameters")
     assert [item.split(" = ")[0] for item in items] == [
         "tensorrt_llm: max_beam_width",
@@ -219,9 +213,7 @@ def test_paths_of_a_container_that_is_not_here_are_not_called_missing(tmp_path: 
 
 
 def test_a_hub_name_is_no_path(tmp_path: Path) -> None:
-    artifact = repository(
-        tmp_path, preprocessing_tokenizer_dir="org/name", postprocessing_tokenizer_dir="org/name"
-    )
+    artifact = repository(tmp_path, preprocessing_tokenizer_dir="org/name", postprocessing_tokenizer_dir="org/name")
     assert not artifact.has("triton.paths_missing")
 
 

@@ -121,9 +121,7 @@ def test_a_model_that_is_mounted_is_read_where_it_lies(book, tmp_path):
 def test_the_release_of_an_image_is_held_against_the_engine(book, tmp_path):
     engine = make_engine(tmp_path / "engine")
     script = tmp_path / "run.sh"
-    command = (
-        "docker run --gpus all --ipc=host nvcr.io/nvidia/{} mpirun -n 1 python3 run.py --engine_dir /e\n"
-    )
+    command = "docker run --gpus all --ipc=host nvcr.io/nvidia/{} mpirun -n 1 python3 run.py --engine_dir /e\n"
     script.write_text(command.format("tensorrt-llm/release:1.2.1"))
     assert codes(book, script, engine) == []
     script.write_text(command.format("tritonserver:24.08-trtllm-python-py3"))
@@ -142,14 +140,8 @@ def test_what_is_said_of_the_machine_goes_before_the_image(book, tmp_path):
 
 
 def test_a_value_that_stands_elsewhere_is_not_known_and_no_fault(book, tmp_path):
-    compose = (
-        (SAMPLES / "compose.yaml")
-        .read_text()
-        .replace("--tp_size 2", "--tp_size ${TP} --max_batch_size ${B:-8}")
-    )
-    manifest = (
-        (SAMPLES / "deployment.yaml").read_text().replace("meta-llama/Llama-3.3-70B-Instruct", "$(HF_TOKEN)")
-    )
+    compose = (SAMPLES / "compose.yaml").read_text().replace("--tp_size 2", "--tp_size ${TP} --max_batch_size ${B:-8}")
+    manifest = (SAMPLES / "deployment.yaml").read_text().replace("meta-llama/Llama-3.3-70B-Instruct", "$(HF_TOKEN)")
     manifest = manifest.replace('"0.0.0.0"', '"$(POD_IP)"')
     for name, text in (("compose.yaml", compose), ("deployment.yaml", manifest)):
         path = tmp_path / name
@@ -184,8 +176,7 @@ def test_images_of_nvidia_say_their_release(image, release):
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
-    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 

@@ -48,9 +48,7 @@ def cause_of_weight(change: GraphChange, reference: GraphModule) -> FileCause | 
         cause = rule()
         if cause is not None:
             return FileCause(cause[0], cause[1].pop("told", description), cause[1])
-    plain = (
-        before.ndim == 2 and _scale_count(change.candidate_node) is None
-    )  # else it may be honestly quantised
+    plain = before.ndim == 2 and _scale_count(change.candidate_node) is None  # else it may be honestly quantised
     return FileCause("DX977", description, {"what": description}) if plain else None
 
 
@@ -58,11 +56,7 @@ def _scale_count(node: ir.Node) -> int | None:
     """Return how many scales the quantised weight of a node has; none where it is not quantised."""
     for value in node.inputs:
         maker = None if value is None else value.producer()
-        while (
-            maker is not None
-            and maker.op_type in ("Transpose", "Cast", "Identity")
-            and maker.inputs[0] is not None
-        ):
+        while maker is not None and maker.op_type in ("Transpose", "Cast", "Identity") and maker.inputs[0] is not None:
             maker = maker.inputs[0].producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and maker.inputs[1] is not None:
             scale = maker.inputs[1].const_value
@@ -70,9 +64,7 @@ def _scale_count(node: ir.Node) -> int | None:
     return None
 
 
-def _untied_cause(
-    change: GraphChange, before: Tensor, reference: GraphModule
-) -> tuple[str, dict[str, str]] | None:
+def _untied_cause(change: GraphChange, before: Tensor, reference: GraphModule) -> tuple[str, dict[str, str]] | None:
     """Return that a head no longer has the weights of the embedding."""
     swapped = _swapped_weight_cause(change, before, reference)
     if swapped is None or swapped[0] != "DX992":
@@ -195,14 +187,8 @@ def _swapped_weight_cause(
         for weight in reference.constants(node):
             if weight is None or weight.numel() != after.numel() or not weight.is_floating_point():
                 continue
-            if any(
-                weight.shape == turned.shape and torch.equal(weight, turned) for turned in (after, after.T)
-            ):
-                where = (
-                    reference.graph.scopes[at][-1]
-                    if reference.graph.scopes[at]
-                    else reference.graph.node_name(at)
-                )
+            if any(weight.shape == turned.shape and torch.equal(weight, turned) for turned in (after, after.T)):
+                where = reference.graph.scopes[at][-1] if reference.graph.scopes[at] else reference.graph.node_name(at)
                 code = "DX992" if node.op_type == "Gather" else "DX990"
                 if code == "DX990" and _are_gated(change.node, node, reference):
                     code = "DX981"

@@ -66,16 +66,12 @@ def compare_files(reference: str, candidate: str, scope: str) -> tuple[list[str]
     try:
         modules = GraphModule(reference, scope), GraphModule(candidate, scope)
         changes = diff_graphs(*modules)
-        return describe_changes(changes) if scope else [], _cause_of_changes(
-            changes, *modules
-        ) if changes else None
+        return describe_changes(changes) if scope else [], _cause_of_changes(changes, *modules) if changes else None
     except TrtdxError:
         return [], None
 
 
-def _cause_of_changes(
-    changes: list[GraphChange], reference: GraphModule, candidate: GraphModule
-) -> FileCause | None:
+def _cause_of_changes(changes: list[GraphChange], reference: GraphModule, candidate: GraphModule) -> FileCause | None:
     if not reference.scope:
         _narrow_to_changes(changes, reference, candidate)
     moved = [change for change in changes if change.kind in ("lost", "new")]
@@ -153,9 +149,7 @@ def _operators_after(node: ir.Node, view: GraphModule) -> set[str]:
     return {reached.op_type for reached in view.nodes_after(node, ELEMENTWISE_OPERATORS | {"Where"})}
 
 
-def _cause_of_operators(
-    moved: list[GraphChange], reference: GraphModule, candidate: GraphModule
-) -> FileCause | None:
+def _cause_of_operators(moved: list[GraphChange], reference: GraphModule, candidate: GraphModule) -> FileCause | None:
     """Return what operators that are lost and new mean together."""
     lost = [change.node for change in moved if change.kind == "lost"]
     new = [change.node for change in moved if change.kind == "new"]
@@ -194,16 +188,12 @@ def _precision_code(
     ):
         return ""
     near = {
-        neighbour.op_type
-        for node in new
-        for neighbour in (*candidate.users(node), *_producers_of(node, candidate))
+        neighbour.op_type for node in new for neighbour in (*candidate.users(node), *_producers_of(node, candidate))
     }
     return "DX974" if "Softmax" in near and "Cast" in new_operators else ""
 
 
-def _norm_code(
-    lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule
-) -> str:
+def _norm_code(lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule) -> str:
     norms = "ReduceMean" in reference.ops or reference.ops & NORM_OPERATORS
     if not norms or {"MatMul", "Gemm", "Softmax"} & reference.ops:
         return ""
@@ -211,11 +201,7 @@ def _norm_code(
     if centred[0] != centred[1]:
         return "DX978"
     both = reference.reader.split_constant(lost[0]) if len(lost) == 1 and not new else None
-    if (
-        both is not None
-        and reference.reader.vector(both[1]) is not None
-        and lost[0].op_type in ("Mul", "Add")
-    ):
+    if both is not None and reference.reader.vector(both[1]) is not None and lost[0].op_type in ("Mul", "Add"):
         return {"Mul": "DX976", "Add": "DX987"}[lost[0].op_type]
     return ""
 
@@ -235,9 +221,7 @@ def _activation_code(lost_operators: set[str], new_operators: set[str], referenc
     )
 
 
-def _product_code(
-    lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule
-) -> str:
+def _product_code(lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule) -> str:
     """Return what became of a matrix product, an embedding or heads."""
     both = [*lost, *new]
     if len(both) != 1:
@@ -287,9 +271,7 @@ def _index_shift_code(lost: list[ir.Node], new: list[ir.Node], candidate: GraphM
     return "DX965" if "position" in str(source.name) else "DX993" if "Gather" in candidate.ops else ""
 
 
-def _residual_sum_code(
-    lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule
-) -> str:
+def _residual_sum_code(lost: list[ir.Node], new: list[ir.Node], reference: GraphModule, candidate: GraphModule) -> str:
     both = [*lost, *new]
     if len(both) != 1 or both[0].op_type != "Add" or both[0].inputs[0] is None:
         return ""

@@ -34,9 +34,7 @@ class GraphModule:
         self.graph = load_graph(path)
         self.reader = GraphReader(self.graph, {})
         self.scope = scope
-        numbers = [
-            at for at, scopes in enumerate(self.graph.scopes) if not scope or is_in_scope(scopes, scope)
-        ]
+        numbers = [at for at, scopes in enumerate(self.graph.scopes) if not scope or is_in_scope(scopes, scope)]
         used = _used_nodes(self.graph)
         self.nodes = self.reader.data_nodes(at for at in numbers if at in used)
         self.all_ops = {node.op_type for node in self.nodes}
@@ -70,11 +68,7 @@ class GraphModule:
         constants: list[Tensor | None] = []
         for value in node.inputs:
             try:
-                constant = (
-                    self.reader.constant(value)
-                    if value is not None and self.reader.is_weight(value)
-                    else None
-                )
+                constant = self.reader.constant(value) if value is not None and self.reader.is_weight(value) else None
             except (InputError, RuntimeError, ValueError, TypeError):  # made by an operator not known here
                 constant = None
             constants.append(constant)
@@ -120,9 +114,7 @@ class GraphChange(NamedTuple):
 def diff_graphs(reference: GraphModule, candidate: GraphModule) -> list[GraphChange]:
     """Return how a module of the candidate differs from the reference's."""
     one, other = [node.op_type for node in reference.nodes], [node.op_type for node in candidate.nodes]
-    start = next(
-        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    start = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     changes = list(_diff_matched_nodes(reference, candidate, range(start), range(start)))
     rest = range(start, len(one)), range(start, len(other))
     if len(rest[0]) + len(rest[1]) > 2 * MAX_MATCHED_NODES:
@@ -132,12 +124,8 @@ def diff_graphs(reference: GraphModule, candidate: GraphModule) -> list[GraphCha
         mine, yours = range(start + a, start + b), range(start + c, start + d)
         if tag == "equal":
             changes += _diff_matched_nodes(reference, candidate, mine, yours)
-        changes += [
-            GraphChange("lost", reference.nodes[at], reference.nodes[at]) for at in mine if tag != "equal"
-        ]
-        changes += [
-            GraphChange("new", candidate.nodes[at], candidate.nodes[at]) for at in yours if tag != "equal"
-        ]
+        changes += [GraphChange("lost", reference.nodes[at], reference.nodes[at]) for at in mine if tag != "equal"]
+        changes += [GraphChange("new", candidate.nodes[at], candidate.nodes[at]) for at in yours if tag != "equal"]
     return changes
 
 
@@ -173,9 +161,7 @@ def _relative_step(tensor: Tensor) -> float:
 
 def describe_changes(changes: Sequence[GraphChange]) -> list[str]:
     """Return in words how two modules differ: in their operators, or else in attributes and constants."""
-    lost, new = (
-        Counter(change.node.op_type for change in changes if change.kind == kind) for kind in ("lost", "new")
-    )
+    lost, new = (Counter(change.node.op_type for change in changes if change.kind == kind) for kind in ("lost", "new"))
     if lost or new:
         words = [" ".join(operators.elements()) or "none" for operators in (lost - new, new - lost)]
         return [f"operators: {words[0]} lost, {words[1]} new"]

@@ -45,9 +45,7 @@ def classify_weight_change(
     if strange and bool((reference.abs()[lost] > FLOAT16_MAX).all()):
         return WeightChange("DX997", {"largest": f"{float(reference.abs().max()):.4g}"})
     if strange:
-        return WeightChange(
-            "DX717", {"what": f"{name} holds {format_count(strange, 'number')} NaN or infinite"}
-        )
+        return WeightChange("DX717", {"what": f"{name} holds {format_count(strange, 'number')} NaN or infinite"})
     # Where one is added, zero is a norm without its weight, which the norms' own causes name.
     if not plus and not bool(candidate.any()) and bool(reference.any()):
         bias = name.endswith("bias")
@@ -87,11 +85,7 @@ def _input_factors(reference: Tensor, candidate: Tensor) -> Tensor | None:
     reference, candidate = reference.detach().double(), candidate.detach().double()
     factors = (reference * candidate).sum(0) / (reference * reference).sum(0).clamp(min=1e-300)
     even = float(factors.std()) < UNIFORM_SPREAD * float(factors.abs().mean())
-    return (
-        None
-        if even or bool((factors <= 0).any()) or not _are_close(candidate, reference * factors)
-        else factors
-    )
+    return None if even or bool((factors <= 0).any()) or not _are_close(candidate, reference * factors) else factors
 
 
 def _are_close(one: Tensor, other: Tensor) -> bool:
@@ -101,15 +95,9 @@ def _are_close(one: Tensor, other: Tensor) -> bool:
 def _clipped_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
     limit = float(candidate.abs().max())
     clipped = int((candidate.abs() >= limit * (1 - 1e-6)).sum())
-    if (
-        reference.ndim < 2
-        or clipped < MIN_CLIPPED_WEIGHTS
-        or not _are_close(reference.clamp(-limit, limit), candidate)
-    ):
+    if reference.ndim < 2 or clipped < MIN_CLIPPED_WEIGHTS or not _are_close(reference.clamp(-limit, limit), candidate):
         return None
-    return WeightChange(
-        "DX929", {"limit": f"{limit:.4g}", "held": f"{100 * clipped / candidate.numel():.2g} %"}
-    )
+    return WeightChange("DX929", {"limit": f"{limit:.4g}", "held": f"{100 * clipped / candidate.numel():.2g} %"})
 
 
 def _interleaved_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
@@ -120,9 +108,7 @@ def _interleaved_change(name: str, reference: Tensor, candidate: Tensor) -> Weig
             continue
         woven = torch.arange(size).reshape(2, -1).T.reshape(-1)
         for order, direction in ((woven, INTERLEAVED), (torch.argsort(woven), NOT_INTERLEAVED)):
-            if _are_close(reference.index_select(axis, order), candidate) and not _are_close(
-                reference, candidate
-            ):
+            if _are_close(reference.index_select(axis, order), candidate) and not _are_close(reference, candidate):
                 return WeightChange("DX981", {"how": direction})
     return None
 

@@ -123,9 +123,7 @@ def candidate_weight_ideas(bench: ModuleBench) -> Iterator[Mistake]:
         yield Mistake("DX948", got, {"factor": f"{factor:.4g}"}, how, rank=-1)
         return
     description = "; ".join(f"{name} is {how.description}" for name, (how, _) in list(changed.items())[:4])
-    named = [
-        classify_weight_change(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()
-    ]
+    named = [classify_weight_change(name, owns[name], tensor, plus=plus) for name, (_, tensor) in changed.items()]
     if is_router(bench) and all(how.kind == "in another order" for how, _ in changed.values()):
         named = [_expert_order(owns[name], tensor) for name, (_, tensor) in changed.items()]
     codes = {None if change is None else change.code for change in named}
@@ -146,9 +144,7 @@ def candidate_weight_ideas(bench: ModuleBench) -> Iterator[Mistake]:
 
 def _expert_order(reference: Tensor, candidate: Tensor) -> WeightChange:
     """Return in which order the rows of a router, one for each expert, stand."""
-    rows, candidate_rows = (
-        matrix.detach().double().reshape(matrix.shape[0], -1) for matrix in (reference, candidate)
-    )
+    rows, candidate_rows = (matrix.detach().double().reshape(matrix.shape[0], -1) for matrix in (reference, candidate))
     return expert_order(torch.cdist(candidate_rows, rows).argmin(1))
 
 

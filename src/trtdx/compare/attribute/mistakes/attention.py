@@ -87,9 +87,7 @@ def _sink_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistake]
     if call.sinks is not None:
         got = run_with_core(bench, AttentionCore(lambda attn: attn._replace(sinks=None)))
         yield Mistake("DX934", got, {"found": "left out"}, "attention without its sinks")
-        got = run_with_core(
-            bench, AttentionCore(lambda attn: attn._replace(sinks=torch.zeros_like(call.sinks)))
-        )
+        got = run_with_core(bench, AttentionCore(lambda attn: attn._replace(sinks=torch.zeros_like(call.sinks))))
         yield Mistake("DX934", got, {"found": "all zero"}, "attention whose sinks are all zero")
 
 
@@ -164,13 +162,9 @@ def _head_group_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mi
         yield Mistake("DX972", got, values, f"{how}, for {part}s alone", freedom=0.5, rank=1)
 
     def one(attn: AttentionCall) -> AttentionCall:
-        return attn._replace(
-            key=attn.key[:, :1].expand_as(attn.key), value=attn.value[:, :1].expand_as(attn.value)
-        )
+        return attn._replace(key=attn.key[:, :1].expand_as(attn.key), value=attn.value[:, :1].expand_as(attn.value))
 
-    yield Mistake(
-        "DX972", run_with_core(bench, AttentionCore(one)), values, "all heads use the first key head"
-    )
+    yield Mistake("DX972", run_with_core(bench, AttentionCore(one)), values, "all heads use the first key head")
 
 
 def _tile_part(part: str, groups: int) -> Callable[[AttentionCall], AttentionCall]:
@@ -235,9 +229,7 @@ def _core_in_order(names: tuple[str, ...], order: list[int]) -> AttentionCore:
     """Return attention with the heads of some of its inputs, or those of its result, in another order."""
     if not names:
         return AttentionCore(finish=lambda got: got[:, order])
-    return AttentionCore(
-        lambda attn: attn._replace(**{name: getattr(attn, name)[:, order] for name in names})
-    )
+    return AttentionCore(lambda attn: attn._replace(**{name: getattr(attn, name)[:, order] for name in names}))
 
 
 def _softmax_dtype_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
@@ -272,9 +264,7 @@ def _low_precision_cores(low: Any, name: str) -> Iterator[tuple[Callable[[], Att
         return torch.softmax(scores, -1).to(low).to(scores.dtype)
 
     def rounded(call: AttentionCall) -> AttentionCall:
-        return call._replace(
-            query=call.query.to(low).to(call.query.dtype), key=call.key.to(low).to(call.key.dtype)
-        )
+        return call._replace(query=call.query.to(low).to(call.query.dtype), key=call.key.to(low).to(call.key.dtype))
 
     yield lambda: AttentionCore(softmax=at_once), f"scores and softmax in {name}"
     yield lambda: AttentionCore(softmax=step_by_step), f"scores and each step of the softmax in {name}"

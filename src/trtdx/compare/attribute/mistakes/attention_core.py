@@ -126,11 +126,7 @@ def _make_call(
     new, total = query.shape[-2], key.shape[-2]
     bias = None
     if mask is None:
-        allowed = (
-            causal_mask(new, total)
-            if causal and new > 1
-            else torch.ones((1, 1, new, total), dtype=torch.bool)
-        )
+        allowed = causal_mask(new, total) if causal and new > 1 else torch.ones((1, 1, new, total), dtype=torch.bool)
     elif mask.dtype == torch.bool:
         allowed = mask[..., :total]
     else:
@@ -176,9 +172,7 @@ def _sdpa_replacement(
 @contextmanager
 def use_attention_core(bench: ModuleBench, core: AttentionCore) -> Iterator[None]:
     """Let the bench's module compute its attention by this core inside the block."""
-    configs = {
-        id(module.config): module.config for module in bench.module.modules() if hasattr(module, "config")
-    }
+    configs = {id(module.config): module.config for module in bench.module.modules() if hasattr(module, "config")}
     before = {key: getattr(config, "_attn_implementation", None) for key, config in configs.items()}
     _register_attention()
     token = _current_core.set(core)

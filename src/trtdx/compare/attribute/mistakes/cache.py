@@ -61,9 +61,7 @@ def _cache_dtype_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         kinds["bfloat16"] = lambda tensor: tensor.to(torch.bfloat16).to(tensor.dtype)
         kinds["float16"] = lambda tensor: tensor.to(torch.float16).to(tensor.dtype)
     for name, change in kinds.items():
-        yield Mistake(
-            "DX952", _run_with_cache(bench, change), {"found": name}, f"keys and values kept as {name}"
-        )
+        yield Mistake("DX952", _run_with_cache(bench, change), {"found": name}, f"keys and values kept as {name}")
         if bench.dtype in LOW_PRECISION_DTYPES:
             with bench.candidate_precision():
                 yield Mistake(
@@ -84,9 +82,7 @@ def _stale_cache_mistakes(bench: ModuleBench, before: int) -> Iterator[Mistake]:
     def filled(start: int, end: int, source: int | None) -> TensorChange:
         def change(tensor: Tensor) -> Tensor:
             changed = tensor.clone()
-            changed[..., start:end, :] = (
-                0 if source is None else tensor[..., source : source + end - start, :]
-            )
+            changed[..., start:end, :] = 0 if source is None else tensor[..., source : source + end - start, :]
             return changed
 
         return change
@@ -130,9 +126,7 @@ def _other_layer_mistakes(bench: ModuleBench, call: AttentionCall, before: int) 
             )
 
         description = f"what is in the cache is of layer {layer}"
-        yield Mistake(
-            "DX954", run_with_core(bench, AttentionCore(prepare)), {"what": description}, description
-        )
+        yield Mistake("DX954", run_with_core(bench, AttentionCore(prepare)), {"what": description}, description)
 
 
 def _other_layer_caches(bench: ModuleBench) -> Iterator[tuple[str, Tensor, Tensor]]:
@@ -199,9 +193,7 @@ def _page_table_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mi
         yield Mistake("DX954", _run_with_cache(bench, change), {"what": description}, description, freedom=1)
 
 
-def _own_page_tables(
-    count: int, size: int, rows: int, sequences: list[int]
-) -> Iterator[tuple[str, TensorChange]]:
+def _own_page_tables(count: int, size: int, rows: int, sequences: list[int]) -> Iterator[tuple[str, TensorChange]]:
     """Yield a page from elsewhere in the same place, another page of the same sequence, two exchanged, or none."""
     pages, page_size = range(count), f"of {size} tokens each"
     for shift, at in product(range(1, min(rows, 5)), pages):
@@ -220,14 +212,10 @@ def _own_page_tables(
         yield f"page {at} holds nothing, {page_size}", _empty_page(at, size, sequences)
 
 
-def _other_page_tables(
-    count: int, size: int, rows: int, sequences: list[int]
-) -> Iterator[tuple[str, TensorChange]]:
+def _other_page_tables(count: int, size: int, rows: int, sequences: list[int]) -> Iterator[tuple[str, TensorChange]]:
     """Yield another page of another sequence."""
     for shift, (source, at) in product(range(1, min(rows, 5)), permutations(range(count), 2)):
-        description = (
-            f"page {source} of the request {shift} further read for page {at}, of {size} tokens each"
-        )
+        description = f"page {source} of the request {shift} further read for page {at}, of {size} tokens each"
         yield description, _read_page(source, at, size, sequences, shift=shift)
 
 

@@ -79,9 +79,7 @@ class SettingDifference(NamedTuple):
         """Return what differs in two values that hold several."""
         if not (isinstance(self.expected, dict) and isinstance(self.actual, dict)):
             return self.expected, self.actual
-        names = [
-            name for name in self.expected | self.actual if self.expected.get(name) != self.actual.get(name)
-        ]
+        names = [name for name in self.expected | self.actual if self.expected.get(name) != self.actual.get(name)]
         if len(names) == 1:
             return self.expected.get(names[0]), self.actual.get(names[0])
         return tuple({name: config.get(name) for name in names} for config in (self.expected, self.actual))  # type: ignore[return-value]
@@ -103,9 +101,7 @@ def _render_value(value: Any) -> str:
     if _is_number(value):
         return f"{value:.6g}"
     text = (
-        {True: "true", False: "false", None: "none"}.get(value)
-        if isinstance(value, (bool, type(None)))
-        else str(value)
+        {True: "true", False: "false", None: "none"}.get(value) if isinstance(value, (bool, type(None))) else str(value)
     )
     return text if text is not None and len(text) <= 80 else f"{str(value)[:77]}..."
 
@@ -118,9 +114,7 @@ def differing_settings(suspect: Suspect, config: Any) -> list[SettingDifference]
     if not reference or not candidate or reference.get("model_type") != candidate.get("model_type"):
         return []
     names = [
-        name
-        for name in candidate
-        if name in reference and name not in SILENT_SETTINGS and not name.startswith("_")
+        name for name in candidate if name in reference and name not in SILENT_SETTINGS and not name.startswith("_")
     ]
     return [
         SettingDifference(name, reference[name], candidate[name])
@@ -140,9 +134,7 @@ def config_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         description = "; ".join(setting.description for setting in settings[:3])
         what = "; ".join(setting.values["what"] for setting in settings[:3])
         changes = {setting.name: setting.actual for setting in settings}
-        yield from _rebuilt_model_mistakes(
-            bench, OTHER_SETTING, changes, {"what": what}, description, freedom=0.5
-        )
+        yield from _rebuilt_model_mistakes(bench, OTHER_SETTING, changes, {"what": what}, description, freedom=0.5)
 
 
 def _rebuilt_model_mistakes(

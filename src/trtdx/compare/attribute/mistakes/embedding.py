@@ -47,9 +47,7 @@ def _table_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     ):
         if abs(factor - own_scale) > 1e-6 * own_scale:
             values = {"found": f"{factor:.5g}", "expected": f"{own_scale:.5g}"}
-            yield Mistake(
-                "DX991", scaled(plain, factor), values, "the rows with another factor", freedom=free
-            )
+            yield Mistake("DX991", scaled(plain, factor), values, "the rows with another factor", freedom=free)
     yield from _row_shift_mistakes(bench, ids, table, own_scale)
     for path, other in bench.model.named_modules():
         weight = getattr(other, "weight", None)
@@ -82,16 +80,10 @@ def _embedding_scale_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         yield Mistake("DX991", got, values, f"embeddings times {factor:.5g}", freedom=free)
 
 
-def _row_shift_mistakes(
-    bench: ModuleBench, ids: Tensor, table: Tensor, own_scale: float
-) -> Iterator[Mistake]:
+def _row_shift_mistakes(bench: ModuleBench, ids: Tensor, table: Tensor, own_scale: float) -> Iterator[Mistake]:
     rows = table.shape[0]
     positional = _are_positions(ids)
-    shifts = (
-        POSITION_OFFSETS
-        if positional
-        else tuple(shift for k in range(1, MOST_SHIFT + 1) for shift in (k, -k))
-    )
+    shifts = POSITION_OFFSETS if positional else tuple(shift for k in range(1, MOST_SHIFT + 1) for shift in (k, -k))
     code = "DX965" if positional else "DX993"
     for shift in shifts:
         moved = ids + shift
@@ -108,17 +100,13 @@ def _row_shift_mistakes(
 def _are_positions(ids: Tensor) -> bool:
     """Whether numbers are positions: each one more than that before it, but for padding in front."""
     steps = ids[..., 1:] - ids[..., :-1]
-    return (
-        ids.shape[-1] > 2 and bool((steps[..., -1] == 1).all()) and bool(((steps >= 0) & (steps <= 1)).all())
-    )
+    return ids.shape[-1] > 2 and bool((steps[..., -1] == 1).all()) and bool(((steps >= 0) & (steps <= 1)).all())
 
 
 def _logits_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     """Yield logits without their cap, or times another number."""
     config = getattr(bench.model, "config", None)
-    name = next(
-        (output_name for output_name in bench.truth if output_name.startswith(":out")), bench.main_target
-    )
+    name = next((output_name for output_name in bench.truth if output_name.startswith(":out")), bench.main_target)
     cap, truth = getattr(config, "final_logit_softcapping", None), bench.truth[name]
     if cap:
         plain = cap * torch.atanh((truth / cap).clamp(-1 + 1e-12, 1 - 1e-12))

@@ -120,9 +120,7 @@ def _other_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterat
         if not isinstance(weight, torch.Tensor) or weight.ndim != 2:
             continue
         other_weight = weight.T if product.is_transposed and not is_embedding_module(other) else weight
-        if other_weight.shape != product.weight.shape or torch.equal(
-            other_weight.double(), product.weight.double()
-        ):
+        if other_weight.shape != product.weight.shape or torch.equal(other_weight.double(), product.weight.double()):
             continue
         parent, _, name = path.rpartition(".")
         are_partners = {own_name, name} in GATE_PARTNERS and parent == own_parent
@@ -137,16 +135,12 @@ def _other_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterat
 
 def _embedding_modules(bench: ModuleBench) -> Iterator[tuple[str, Any]]:
     if is_vocabulary_head(bench):
-        yield from (
-            (path, module) for path, module in bench.model.named_modules() if is_embedding_module(module)
-        )
+        yield from ((path, module) for path, module in bench.model.named_modules() if is_embedding_module(module))
 
 
 def _inner_product_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     """Yield matrix products inside a larger module that have a plain mistake."""
-    inner = [
-        (name, module) for name, module in bench.module.named_modules() if name and _is_matrix_product(module)
-    ]
+    inner = [(name, module) for name, module in bench.module.named_modules() if name and _is_matrix_product(module)]
     yield from _other_layer_mistakes(bench)
     if bench.solved:
         return
@@ -174,9 +168,7 @@ def _inner_shard_mistakes(bench: ModuleBench, name: str, module: Any) -> Iterato
             for description, order in list(common_permutations(ranks))[:6]:
                 with override_attributes(module, weight=torch.cat([chunks[index] for index in order], axis)):
                     values = {"inner": name, "ranks": str(ranks), "order": " ".join(map(str, order))}
-                    yield Mistake(
-                        "DX983", bench.run(), values, f"shards of {name}: {description}", freedom=1.5, rank=1
-                    )
+                    yield Mistake("DX983", bench.run(), values, f"shards of {name}: {description}", freedom=1.5, rank=1)
             for lost in range(ranks):
                 shards = [torch.zeros_like(chunk) if at == lost else chunk for at, chunk in enumerate(chunks)]
                 with override_attributes(module, weight=torch.cat(shards, axis)):

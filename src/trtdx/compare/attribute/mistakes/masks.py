@@ -94,9 +94,7 @@ def _visible_square(mask: Tensor) -> Tensor | None:
 def _candidate_masks(bench: ModuleBench, own_mask: Tensor) -> Iterator[tuple[str, str, Tensor]]:
     new, total = own_mask.shape[-2:]
     empty = torch.zeros((1, 1, new, 1))
-    call = AttentionCall(
-        empty, torch.zeros((1, 1, total, 1)), torch.zeros((1, 1, total, 1)), own_mask, None, 1.0, None
-    )
+    call = AttentionCall(empty, torch.zeros((1, 1, total, 1)), torch.zeros((1, 1, total, 1)), own_mask, None, 1.0, None)
     valid, causal, window = valid_keys(bench, call), causal_mask(new, total), _window_of_mask(own_mask)
     yield MISSING_CODE, "every token sees later ones", valid.expand(-1, -1, new, -1)
     yield MISSING_CODE, "nothing is masked", torch.ones_like(own_mask)
@@ -119,11 +117,7 @@ def valid_keys(bench: ModuleBench, call: AttentionCall) -> Tensor:
     new, total = call.query.shape[-2], call.key.shape[-2]
     if counts is not None and counts.shape[-1] == total and new == total:
         return torch.tensor(counts, dtype=torch.bool)[:, None, None, :]
-    return (
-        call.allowed[:, :1].any(2, keepdim=True)
-        if _window_of_mask(call.allowed)
-        else call.allowed[:, :1, -1:, :]
-    )
+    return call.allowed[:, :1].any(2, keepdim=True) if _window_of_mask(call.allowed) else call.allowed[:, :1, -1:, :]
 
 
 def _window_of_mask(allowed: Tensor) -> int:
@@ -147,13 +141,9 @@ def _missing_mask_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[
         yield Mistake(MISSING_CODE, every, {}, "every token sees later ones")
     if not bool(valid.all()):
         base = causal_mask(new, total, _window_of_mask(call.allowed)) if new > 1 else causal
-        yield Mistake(
-            PADDING_CODE, run_with_core(bench, _core_with_mask(base)), {}, "padding is seen like any token"
-        )
+        yield Mistake(PADDING_CODE, run_with_core(bench, _core_with_mask(base)), {}, "padding is seen like any token")
         every = run_with_core(bench, _core_with_mask(torch.ones_like(base)))
-        yield Mistake(
-            MISSING_CODE, every, {"how": "nothing is masked, padding neither"}, "nothing is masked", rank=1
-        )
+        yield Mistake(MISSING_CODE, every, {"how": "nothing is masked, padding neither"}, "nothing is masked", rank=1)
 
 
 def _wrong_masks(bench: ModuleBench, call: AttentionCall) -> Iterator[tuple[str, Tensor]]:
@@ -169,9 +159,7 @@ def _wrong_masks(bench: ModuleBench, call: AttentionCall) -> Iterator[tuple[str,
             later = ((behind < 0) & (behind >= -shift))[None, None] & valid
             yield f"each token sees {count} later than itself", _see_at_least_self(own_mask | later, behind)
         hidden = own_mask & ~((behind >= 0) & (behind < shift))[None, None]
-        description = (
-            "no token sees itself" if shift == 1 else f"no token sees itself and the {shift - 1} before it"
-        )
+        description = "no token sees itself" if shift == 1 else f"no token sees itself and the {shift - 1} before it"
         yield description, hidden
         yield f"{description}, but the first", _see_at_least_self(hidden, behind)
     first = valid & (valid.int().cumsum(-1) == 1)
@@ -237,12 +225,8 @@ def _window_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistak
     if own_window:
         mask = causal_mask(new, total) & valid
         values = {"expected": expected, "found": "none"}
-        yield Mistake(
-            WINDOW_CODE, run_with_core(bench, _core_with_mask(mask)), values, "attention without its window"
-        )
-    sizes = sorted(
-        {*range(1, min(total, 24)), *(2**power for power in range(5, 17) if 2**power < total), total - 1}
-    )
+        yield Mistake(WINDOW_CODE, run_with_core(bench, _core_with_mask(mask)), values, "attention without its window")
+    sizes = sorted({*range(1, min(total, 24)), *(2**power for power in range(5, 17) if 2**power < total), total - 1})
     scored = [
         (bench.squared_error(outputs), size, outputs)
         for size in sizes

@@ -60,11 +60,7 @@ def identify_activation(function: Any) -> str:
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         return ""
     return next(
-        (
-            name
-            for name, activation in known_activations().items()
-            if torch.allclose(activation(x), y, atol=1e-9)
-        ),
+        (name for name, activation in known_activations().items() if torch.allclose(activation(x), y, atol=1e-9)),
         "",
     )
 
@@ -87,9 +83,7 @@ def _activation_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     for name, function in known_activations().items():
         if name != own_name:
             got = bench.with_main(function(x))
-            yield Mistake(
-                "DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}"
-            )
+            yield Mistake("DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}")
 
 
 def _inner_activation_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
@@ -116,9 +110,7 @@ def _inner_activation_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
                 else override_attributes(owner, **{attribute: function})
             ):
                 got = bench.run()
-            yield Mistake(
-                "DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}"
-            )
+            yield Mistake("DX980", got, {"found": name, "expected": own_name}, f"{name} instead of {own_name}")
 
 
 def _activation_parameter_mistakes(bench: ModuleBench) -> Iterator[Mistake]:

@@ -46,9 +46,7 @@ def nondeterminism_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     second = {bench.full_name(name): array for name, array in bench.suspect.rerun_candidate().items()}
     if not all(name in second for name in bench.targets):
         return
-    spread = sum(
-        _run_to_run_spread(bench, name, tensor_from_array(second[name]).double()) for name in bench.targets
-    )
+    spread = sum(_run_to_run_spread(bench, name, tensor_from_array(second[name]).double()) for name in bench.targets)
     if spread <= 4 * bench.noise:
         return
     other = bench.residual_of({name: tensor_from_array(second[name]).double() for name in bench.targets})
@@ -186,9 +184,7 @@ def _solve_attention_weights(
             if not counted or not 0 < len(keys) <= max(1, int(0.75 * width)):
                 continue
             key_values = values[row][:, keys].transpose(1, 2)  # [heads, width, keys]
-            solved_weights = torch.linalg.lstsq(key_values, candidate[row, :, query, :, None]).solution[
-                ..., 0
-            ]
+            solved_weights = torch.linalg.lstsq(key_values, candidate[row, :, query, :, None]).solution[..., 0]
             own_weights = weights[row][:, query, keys]
             ratios[row][:, query, keys] = solved_weights / own_weights.clamp(min=1e-30)
             sizes = torch.linalg.svdvals(key_values)  # a token that is there twice has the same values twice

@@ -46,11 +46,7 @@ def find_epsilon(module: Any) -> tuple[str, float] | None:
 
 def is_norm(module: Any) -> bool:
     weight = getattr(module, "weight", None)
-    return (
-        find_epsilon(module) is not None
-        and (weight is None or weight.ndim == 1)
-        and not list(module.children())
-    )
+    return find_epsilon(module) is not None and (weight is None or weight.ndim == 1) and not list(module.children())
 
 
 def identify_norm(bench: ModuleBench) -> tuple[NormParameters, Tensor] | None:
@@ -86,9 +82,7 @@ def norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     others = [eps for eps in EPSILONS if eps != norm.eps]
     eps, got = fit_scalar(bench, others, lambda eps: outputs(norm._replace(eps=eps)), rounds=20, exact=others)
     free = 0.5 if eps in others else 1.0
-    yield Mistake(
-        "DX975", got, {"found": f"{eps:.3g}", "expected": f"{norm.eps:.3g}"}, "another epsilon", freedom=free
-    )
+    yield Mistake("DX975", got, {"found": f"{eps:.3g}", "expected": f"{norm.eps:.3g}"}, "another epsilon", freedom=free)
     other = "LayerNorm" if norm.centred else "RMSNorm"
     yield from _norm_kind_mistakes(norm, outputs, other)
     yield from _norm_weight_mistakes(bench, norm, outputs)
@@ -101,9 +95,7 @@ def folded_norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         return
     norm, x = norm_and_input
     how = "one not added to the weight, which has it in the reference"
-    yield Mistake(
-        "DX979", bench.with_main(norm._replace(plus=-1.0).normalise(x)), {"found": "not added"}, how
-    )
+    yield Mistake("DX979", bench.with_main(norm._replace(plus=-1.0).normalise(x)), {"found": "not added"}, how)
 
 
 def _norm_kind_mistakes(norm: NormParameters, outputs: Any, own_kind: str) -> Iterator[Mistake]:
@@ -112,9 +104,7 @@ def _norm_kind_mistakes(norm: NormParameters, outputs: Any, own_kind: str) -> It
     how = "without the mean taken away" if norm.centred else "with the mean taken away"
     yield Mistake("DX978", outputs(norm._replace(centred=not norm.centred)), values, how)
     if norm.bias is not None and norm.centred:
-        yield Mistake(
-            "DX978", outputs(norm._replace(centred=False, bias=None)), values, f"{how}, and without the bias"
-        )
+        yield Mistake("DX978", outputs(norm._replace(centred=False, bias=None)), values, f"{how}, and without the bias")
 
 
 def _norm_weight_mistakes(bench: ModuleBench, norm: NormParameters, outputs: Any) -> Iterator[Mistake]:
@@ -138,9 +128,7 @@ def _norm_weight_mistakes(bench: ModuleBench, norm: NormParameters, outputs: Any
         yield Mistake("DX990", got, {"other": path}, f"the norm with the weights of {path}", rank=1)
         if bias is not None:
             got = outputs(norm._replace(weight=weight.double()))
-            yield Mistake(
-                "DX990", got, {"other": path}, f"the norm with the weight of {path}, not its bias", rank=1
-            )
+            yield Mistake("DX990", got, {"other": path}, f"the norm with the weight of {path}, not its bias", rank=1)
 
 
 def _inner_norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
@@ -163,14 +151,10 @@ def _inner_norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
             gemma = _counts_weight_from_one(module)
             blank = torch.zeros_like(module.weight) if gemma else torch.ones_like(module.weight)
             with override_attributes(module, weight=blank):
-                yield Mistake(
-                    "DX976", bench.run(), {"inner": name}, f"{name} without its weight", freedom=0.5
-                )
+                yield Mistake("DX976", bench.run(), {"inner": name}, f"{name} without its weight", freedom=0.5)
             with override_attributes(module, weight=module.weight + (-1.0 if gemma else 1.0)):
                 told_plus = {"found": "not added" if gemma else "added", "inner": name}
-                yield Mistake(
-                    "DX979", bench.run(), told_plus, f"{name} with another one in its weight", freedom=0.5
-                )
+                yield Mistake("DX979", bench.run(), told_plus, f"{name} with another one in its weight", freedom=0.5)
 
 
 def _counts_weight_from_one(module: Any) -> bool:

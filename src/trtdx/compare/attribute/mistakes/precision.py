@@ -75,9 +75,7 @@ def _overflow_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         if got and any(not bool(torch.isfinite(tensor).all()) for tensor in got.values()):
             yield Mistake("DX997", got, values, "computed in float16, where it is infinite too")
     if peak > LARGEST_FLOAT16:
-        clamped = {
-            name: tensor.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16) for name, tensor in bench.truth.items()
-        }
+        clamped = {name: tensor.clamp(-LARGEST_FLOAT16, LARGEST_FLOAT16) for name, tensor in bench.truth.items()}
         yield Mistake("DX997", clamped, values, "held at the largest float16")
         over = {name: tensor.to(torch.float16).double() for name, tensor in bench.truth.items()}
         yield Mistake("DX997", over, values, "infinite beyond the largest float16")
@@ -127,11 +125,7 @@ def _saturation_mistakes(bench: ModuleBench, product: MatrixProduct | None) -> I
     clipped_share = f"{100 * float((x.abs() > limit).double().mean()):.2g} %"
     values = {"limit": f"{limit:.5g}", "where": "input", "held": clipped_share}
     # The right limit leaves little; one that was searched explains much of whatever makes large inputs smaller.
-    if (
-        limit in COMMON_CLIP_LIMITS
-        or product is not None
-        or bench.cross_validated_share(got) > NEARLY_ALL_SHARE
-    ):
+    if limit in COMMON_CLIP_LIMITS or product is not None or bench.cross_validated_share(got) > NEARLY_ALL_SHARE:
         yield Mistake("DX947", got, values, f"inputs held at {limit:.5g}", freedom=free)
 
 

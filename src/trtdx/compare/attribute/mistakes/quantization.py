@@ -80,9 +80,7 @@ def _fake_quantisation_mistakes(bench: ModuleBench, product: MatrixProduct) -> I
     }
     for group in GROUP_SIZES:
         if weight.shape[1] % group == 0:
-            weights[f"int4 weights in groups of {group}"] = partial(
-                fake_quantise, weight, bits=4, group=group
-            )
+            weights[f"int4 weights in groups of {group}"] = partial(fake_quantise, weight, bits=4, group=group)
     bytes_, scale, zero = quantise_to_uint8(x)
     inputs = {
         "": x,
@@ -98,9 +96,7 @@ def _fake_quantisation_mistakes(bench: ModuleBench, product: MatrixProduct) -> I
             code = "DX949" if weight_scheme == PER_TENSOR_INT8 else "DX999"
             values = {"found": weight_scheme + input_scheme, "dtype": weight_scheme + input_scheme}
             got = bench.with_main(product.with_own_bias(quantised_weight, quantised_input))
-            yield Mistake(
-                code, got, values, weight_scheme + input_scheme, freedom=0.3 if input_scheme else 0.0
-            )
+            yield Mistake(code, got, values, weight_scheme + input_scheme, freedom=0.3 if input_scheme else 0.0)
 
 
 def _channel_scale_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator[Mistake]:
@@ -121,8 +117,7 @@ def _channel_scale_mistakes(bench: ModuleBench, product: MatrixProduct) -> Itera
     if candidate.shape[0] < 4:
         return
     channel_factors = (
-        ((candidate - bias) * counted_product).sum(0)
-        / (counted_product * counted_product).sum(0).clamp(min=1e-300)
+        ((candidate - bias) * counted_product).sum(0) / (counted_product * counted_product).sum(0).clamp(min=1e-300)
     ).to(plain.dtype)
     spread = f"{float(channel_factors.min()):.3g} to {float(channel_factors.max()):.3g}"
     how = f"each channel multiplied by its own factor, {spread}"
@@ -162,9 +157,7 @@ def _weight_offset_mistakes(bench: ModuleBench, product: MatrixProduct, gap: Ten
     weight, truth = product.weight.double(), bench.truth[bench.main_target]
     steps = {
         "each channel": weight.abs().amax(1) / 127,
-        "each channel, from its least to its largest": (
-            weight.amax(1).clamp(min=0) - weight.amin(1).clamp(max=0)
-        )
+        "each channel, from its least to its largest": (weight.amax(1).clamp(min=0) - weight.amin(1).clamp(max=0))
         / 255,
         "all": (weight.abs().max() / 127).expand(weight.shape[0]),
     }
@@ -175,9 +168,7 @@ def _weight_offset_mistakes(bench: ModuleBench, product: MatrixProduct, gap: Ten
         step_count = round(count) if abs(count - round(count)) < 0.1 and round(count) else count
         values = {"which": f"weights, a scale for {sharing}", "offset": f"{step_count:.4g} steps"}
         got = bench.with_main(truth + sums[..., None] * step * step_count)
-        yield Mistake(
-            "DX950", got, values, f"all weights too large by {step_count:.4g} steps of {sharing}", freedom=1
-        )
+        yield Mistake("DX950", got, values, f"all weights too large by {step_count:.4g} steps of {sharing}", freedom=1)
     if not bool((channel_offsets.abs() <= WIDEST_ZERO_POINT * weight.abs().amax(1)).all()):
         return
     got = bench.with_main(truth + sums[..., None] * channel_offsets)
@@ -217,11 +208,7 @@ def _saturating_backend_mistakes(bench: ModuleBench, product: MatrixProduct) -> 
         dequantised = (saturated_sums - zero * ints.sum(1)) * scale * step.reshape(-1)
         got = bench.with_main(product.add_bias(dequantised))
         saturated_share = f"{100 * float((saturated_sums != exact).double().mean()):.3g} %"
-        here = (
-            "; the product of this processor's ONNX Runtime is wrong in this way"
-            if backend_saturates()
-            else ""
-        )
+        here = "; the product of this processor's ONNX Runtime is wrong in this way" if backend_saturates() else ""
         how = f"uint8 times int8 ({sharing}) with sums of pairs held at 16 bits{here}"
         yield Mistake("DX951", got, {"held": saturated_share, "scales": sharing}, how, freedom=0.2)
 

@@ -66,9 +66,7 @@ def find_branches(bench: ModuleBench) -> list[ResidualBranch]:
     for count in (1, 2, 3):
         for chosen in combinations(alike, count):
             factors = _branch_factors(start, end, chosen)
-            total = start + sum(
-                part.output_tensor * factor for part, factor in zip(chosen, factors, strict=True)
-            )
+            total = start + sum(part.output_tensor * factor for part, factor in zip(chosen, factors, strict=True))
             if float(((total - end).double() ** 2).sum()) < 1e-10 * size:
                 return _order_branches(start, parts, chosen, factors)
     return []
@@ -147,9 +145,7 @@ def _branch_mistakes(bench: ModuleBench, branch: ResidualBranch) -> Iterator[Mis
     values = {"part": name}
 
     def adding(more: Tensor) -> Any:
-        with transform_output(
-            branch.part.module, lambda _, output: output + more.to(output.dtype) / branch.factor
-        ):
+        with transform_output(branch.part.module, lambda _, output: output + more.to(output.dtype) / branch.factor):
             return bench.run()
 
     yield Mistake("DX994", adding(-stream), values, f"what {name} gives without what it is added to")

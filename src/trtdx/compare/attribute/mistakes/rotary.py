@@ -173,9 +173,7 @@ def _rotary_use_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 def _wider_rotation_mistakes(bench: ModuleBench, angles: RotaryAngles, width: int) -> Iterator[Mistake]:
     """Yield that a larger part of each head is turned than it should be."""
     turned = 2 * angles.frequencies.shape[0]
-    cut = next(
-        (name for name in ROTARY_WIDTH_ATTRIBUTES if getattr(bench.module, name, 0) == turned == width), ""
-    )
+    cut = next((name for name in ROTARY_WIDTH_ATTRIBUTES if getattr(bench.module, name, 0) == turned == width), "")
     width = getattr(bench.module, "head_dim", width) if cut else width
     for size in sorted({2 * turned, 4 * turned, width}):
         if turned < size <= width and size % 2 == 0:
@@ -294,9 +292,7 @@ def _partial_rotation_mistakes(bench: ModuleBench, width: int, rotary_width: int
         values = {"found": f"{size} of {width}", "expected": f"{rotary_width} of {width}"}
         for stretched in (True, False) if rotary_width % size == 0 else (False,):
             how = f"only {size} of {width} numbers of each head turned"
-            yield Mistake(
-                "DX964", _run_with_rotary(bench, _rotary_of_first(size, stretched=stretched)), values, how
-            )
+            yield Mistake("DX964", _run_with_rotary(bench, _rotary_of_first(size, stretched=stretched)), values, how)
 
 
 def _rotary_of_first(size: int, *, stretched: bool) -> RotaryFunction:
@@ -329,9 +325,7 @@ def _identify_angles(maker: Any, positions: Tensor, cos: Tensor, sin: Tensor) ->
         angles = RotaryAngles(speeds, factor, positions, layout, _rope_base(maker, kind))
         tables = angles.cos_sin()
         if tables[0].shape[-1] == cos.shape[-1] and tables[0].shape[-2] == cos.shape[-2]:
-            gap = max(
-                float((tables[0] - cos.double()).abs().max()), float((tables[1] - sin.double()).abs().max())
-            )
+            gap = max(float((tables[0] - cos.double()).abs().max()), float((tables[1] - sin.double()).abs().max()))
             if gap < 0.05:  # the candidate's own may be rounded
                 return angles
     return None
@@ -350,9 +344,7 @@ def _angle_mistakes(
     base, best_outputs = fit_scalar(bench, ROPE_BASES, with_base, rounds=24, exact=ROPE_BASES)
     values = {"found": f"{base:.6g}", "expected": f"{own_base:.6g}"}
     if pairs > 1 and abs(math.log(base / own_base)) > 1e-3:
-        yield Mistake(
-            "DX962", best_outputs, values, "angles of another base", freedom=0.5 if base in ROPE_BASES else 1
-        )
+        yield Mistake("DX962", best_outputs, values, "angles of another base", freedom=0.5 if base in ROPE_BASES else 1)
     yield from _rope_scaling_mistakes(bench, angles, outputs, own_base, steps)
     for offset in POSITION_OFFSETS:
         shifted = outputs(*angles.cos_sin(positions=angles.positions + offset))
@@ -394,9 +386,7 @@ def _rope_scaling_mistakes(
         yield Mistake("DX963", outputs(*angles.cos_sin(frequencies=plain, factor=1.0)), values, how)
     if abs(angles.factor - 1) > 1e-6:
         values = {"expected": f"{angles.factor:.4g}", "found": "1"}
-        yield Mistake(
-            "DX963", outputs(*angles.cos_sin(factor=1.0)), values, "cosines and sines without their factor"
-        )
+        yield Mistake("DX963", outputs(*angles.cos_sin(factor=1.0)), values, "cosines and sines without their factor")
 
     def linear(factor: float) -> Outputs:
         return outputs(*angles.cos_sin(frequencies=angles.frequencies / factor))
@@ -415,9 +405,7 @@ def _rope_scaling_mistakes(
         )
 
 
-def _llama3_frequencies(
-    frequencies: Tensor, factor: float, low: float, high: float, original: float
-) -> Tensor:
+def _llama3_frequencies(frequencies: Tensor, factor: float, low: float, high: float, original: float) -> Tensor:
     """Return speeds as Llama 3.1 scales them: slow ones divided, fast ones kept, a blend between."""
     turns = original * frequencies / (2 * math.pi)
     blend = ((turns - low) / (high - low)).clamp(0, 1)

@@ -71,15 +71,11 @@ def routing_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         return
 
     def outputs(weights: Tensor, expert_outputs: Tensor | None = None, rest: Tensor | None = None) -> Outputs:
-        mixed = torch.einsum(
-            "te,eth->th", weights, routed.expert_outputs if expert_outputs is None else expert_outputs
-        )
+        mixed = torch.einsum("te,eth->th", weights, routed.expert_outputs if expert_outputs is None else expert_outputs)
         mixed = mixed + (routed.rest if rest is None else rest)
         return bench.with_main(mixed.reshape(bench.truth[bench.main_target].shape))
 
-    for choice in _routing_choices(
-        routed.own_choice, routed.logits.shape[1], biased=routed.correction is not None
-    ):
+    for choice in _routing_choices(routed.own_choice, routed.logits.shape[1], biased=routed.correction is not None):
         difference = choice.describe_differences(routed.own_choice)
         if difference:
             weights = routing_weights(routed.logits, choice, routed.correction)
@@ -100,17 +96,13 @@ def routing_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         moved = " ".join(map(str, order[:16]))
         values = {"order": moved}
         how = f"experts in the order {moved}"
-        yield Mistake(
-            "DX956", outputs(routed.weights, routed.expert_outputs[order]), values, how, freedom=0.5
-        )
+        yield Mistake("DX956", outputs(routed.weights, routed.expert_outputs[order]), values, how, freedom=0.5)
 
 
 def is_router(bench: ModuleBench) -> bool:
     """Whether a module says which experts a token goes to."""
     parent, _, own_name = bench.path.rpartition(".")
-    return own_name in ROUTER_NAMES and any(
-        path == f"{parent}.experts" for path, _ in bench.sibling_modules()
-    )
+    return own_name in ROUTER_NAMES and any(path == f"{parent}.experts" for path, _ in bench.sibling_modules())
 
 
 def _shared_expert_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
@@ -147,9 +139,7 @@ def _routing_choices(own_choice: RoutingChoice, experts: int, *, biased: bool) -
     }
     factors = {own_choice.factor, 1.0}
     corrections = {own_choice.biased, False} if biased else {False}
-    for score, count, normal, factor, bias in all_of(
-        scores, sorted(counts), (True, False), factors, corrections
-    ):
+    for score, count, normal, factor, bias in all_of(scores, sorted(counts), (True, False), factors, corrections):
         yield RoutingChoice(score, count, normal, factor, bias)
     if own_choice.chosen < experts:
         yield from (own_choice._replace(skipped=passed) for passed in (1, -1))
@@ -239,11 +229,7 @@ def _router_logits_and_weights(router_outputs: Any, rows: int) -> tuple[Tensor, 
     floats = [tensor for tensor in router_outputs if tensor.is_floating_point()]
     chosen_weights = next((tensor for tensor in floats if tensor.shape == chosen.shape), None)
     logits = next(
-        (
-            tensor
-            for tensor in floats
-            if tensor.shape[-1] >= chosen.shape[-1] and tensor is not chosen_weights
-        ),
+        (tensor for tensor in floats if tensor.shape[-1] >= chosen.shape[-1] and tensor is not chosen_weights),
         None,
     )
     if chosen_weights is None or logits is None or logits.shape[0] != rows:
@@ -251,9 +237,7 @@ def _router_logits_and_weights(router_outputs: Any, rows: int) -> tuple[Tensor, 
     return logits, torch.zeros_like(logits).scatter(1, chosen, chosen_weights.to(logits.dtype))
 
 
-def _identify_choice(
-    router: Any, logits: Tensor, weights: Tensor, correction: Tensor | None
-) -> RoutingChoice:
+def _identify_choice(router: Any, logits: Tensor, weights: Tensor, correction: Tensor | None) -> RoutingChoice:
     count = int((weights != 0).sum(1).max())
     factor = float(getattr(router, "routed_scaling_factor", 1.0))
     bias = correction is not None
@@ -272,9 +256,9 @@ def _find_expert_order(bench: ModuleBench, routed: RoutedBlock) -> list[int] | N
     experts, _, width = routed.expert_outputs.shape
     if width < experts:
         return None
-    fit = torch.linalg.lstsq(
-        routed.expert_outputs.permute(1, 2, 0).double(), candidate.double()[..., None]
-    ).solution[..., 0]
+    fit = torch.linalg.lstsq(routed.expert_outputs.permute(1, 2, 0).double(), candidate.double()[..., None]).solution[
+        ..., 0
+    ]
     own_weights = routed.weights.double()
     # Whose weights are over there what these are here.
     order = torch.cdist(own_weights.T, fit.T).argmin(1).tolist()
@@ -306,9 +290,7 @@ def _router_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
         }
         return Mistake("DX955", bench.with_outputs(got), {"what": description}, description, freedom=freedom)
 
-    chosen_weights = next(
-        tensor for tensor in outputs.values() if tensor.is_floating_point() and tensor.shape == shape
-    )
+    chosen_weights = next(tensor for tensor in outputs.values() if tensor.is_floating_point() and tensor.shape == shape)
     for shift, which in ((1, "after"), (-1, "before")):
         chosen = next(tensor for tensor in outputs.values() if not tensor.is_floating_point())
         description = f"the expert {which} the one that was chosen"
@@ -338,18 +320,12 @@ def _in_candidate_order(bench: ModuleBench, chosen_weights: Tensor, chosen: Tens
 
 def _expert_shard_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
     """Yield experts whose last product, one tensor for all of them, was cut among ranks wrongly."""
-    owner = next(
-        (module for module in bench.module.modules() if _stacked_down_proj(module) is not None), None
-    )
+    owner = next((module for module in bench.module.modules() if _stacked_down_proj(module) is not None), None)
     if owner is None:
         return
     weight = _stacked_down_proj(owner)
     assert weight is not None
-    axis = (
-        2
-        if weight.shape[2] != bench.first_float_input().shape[-1] or weight.shape[1] == weight.shape[2]
-        else 1
-    )
+    axis = 2 if weight.shape[2] != bench.first_float_input().shape[-1] or weight.shape[1] == weight.shape[2] else 1
     for ranks in sharding.RANK_COUNTS:
         if weight.shape[axis] % ranks:
             continue
@@ -364,22 +340,16 @@ def _expert_shard_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
             if ranks == 2:
                 yield Mistake("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
             else:
-                less = torch.cat(
-                    [0 * shard if at == kept_rank else shard for at, shard in enumerate(parts)], axis
-                )
+                less = torch.cat([0 * shard if at == kept_rank else shard for at, shard in enumerate(parts)], axis)
                 with override_attributes(owner, down_proj=less):
                     missing_values = {"ranks": str(ranks), "missing": str(kept_rank), "present": "the others"}
                     how = f"without shard {kept_rank} of {ranks} of the experts"
                     yield Mistake("DX984", bench.run(), missing_values, how, freedom=0.1 * ranks)
         with override_attributes(owner, down_proj=torch.cat((*parts[1:], parts[0]), axis)):
             values = {"ranks": str(ranks), "order": "turned by one"}
-            yield Mistake(
-                "DX983", bench.run(), values, f"{ranks} shards of the experts turned by one", freedom=0.2
-            )
+            yield Mistake("DX983", bench.run(), values, f"{ranks} shards of the experts turned by one", freedom=0.2)
         with override_attributes(owner, down_proj=ranks * weight):
-            yield Mistake(
-                "DX986", bench.run(), {"ranks": str(ranks)}, f"the experts' sum taken {ranks} times"
-            )
+            yield Mistake("DX986", bench.run(), {"ranks": str(ranks)}, f"the experts' sum taken {ranks} times")
 
 
 def _stacked_down_proj(module: Any) -> Tensor | None:

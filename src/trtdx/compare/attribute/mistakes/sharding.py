@@ -51,9 +51,7 @@ def _output_order_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterat
 def _nearest_columns(candidate: Tensor, reference: Tensor) -> Tensor:
     """Return for each column of one the column of the other that is nearest."""
     lengths = (reference * reference).sum(0)[:, None]
-    return torch.cat(
-        [(lengths - 2 * reference.T @ block).argmin(0) for block in candidate.split(1024, dim=1)]
-    )
+    return torch.cat([(lengths - 2 * reference.T @ block).argmin(0) for block in candidate.split(1024, dim=1)])
 
 
 def _order_mistakes(bench: ModuleBench, order: Tensor, got: Outputs) -> Iterator[Mistake]:
@@ -148,8 +146,7 @@ def _output_shard_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterat
         truth_shards = bench.truth[bench.main_target].chunk(ranks, -1)
         missing = [str(at) for at, is_zero in enumerate(zero) if is_zero]
         shards = [
-            torch.zeros_like(truth_shards[at]) if zero[at] else truth_shards[source]
-            for at, source in enumerate(chosen)
+            torch.zeros_like(truth_shards[at]) if zero[at] else truth_shards[source] for at, source in enumerate(chosen)
         ]
         got = bench.with_main(torch.cat(shards, -1))
         if missing:
@@ -190,9 +187,7 @@ def _input_shard_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterato
         ):
             continue
         xs = product.x.chunk(ranks, 1)
-        summed = sum(
-            float(coefficients[a, b]) * (xs[a] @ weights[b].T) for a, b in coefficients.nonzero().tolist()
-        )
+        summed = sum(float(coefficients[a, b]) * (xs[a] @ weights[b].T) for a, b in coefficients.nonzero().tolist())
         yield from _shard_sum_mistakes(bench, coefficients, ranks, bench.with_main(product.add_bias(summed)))
 
 
@@ -218,9 +213,7 @@ def is_partial_sum(bench: ModuleBench, ranks: int) -> bool:
     return len(hashes) > 1
 
 
-def _shard_sum_mistakes(
-    bench: ModuleBench, coefficients: Tensor, ranks: int, got: Outputs
-) -> Iterator[Mistake]:
+def _shard_sum_mistakes(bench: ModuleBench, coefficients: Tensor, ranks: int, got: Outputs) -> Iterator[Mistake]:
     """Yield what a matrix of shards against shards means."""
     diagonal = coefficients.diagonal()
     apart = bool((coefficients == torch.diag(diagonal)).all())
@@ -229,17 +222,13 @@ def _shard_sum_mistakes(
     if apart and set(diagonal.tolist()) == {0.0, 1.0}:
         present = int(diagonal.sum())
         shards = {
-            state: " ".join(
-                str(rank) for rank, share in enumerate(diagonal.tolist()) if bool(share) == is_there
-            )
+            state: " ".join(str(rank) for rank, share in enumerate(diagonal.tolist()) if bool(share) == is_there)
             for state, is_there in (("present", True), ("missing", False))
         }
         values = {"ranks": str(ranks), **shards}
         how = f"only the sums of shard {values['present']} of {ranks}"
         sums = is_partial_sum(bench, ranks) if present == 1 else False
-        yield Mistake(
-            "DX985", got, values, how, freedom=0.1 * ranks + 0.05 * (present - 1), rank=int(not sums)
-        )
+        yield Mistake("DX985", got, values, how, freedom=0.1 * ranks + 0.05 * (present - 1), rank=int(not sums))
         yield Mistake("DX984", got, values, how, freedom=0.1 * ranks, rank=int(sums))
     elif bool((coefficients.sum(0) == 1).all()) and bool((coefficients.sum(1) == 1).all()):
         order = " ".join(str(int(source)) for source in coefficients.argmax(0))

@@ -184,13 +184,9 @@ def _visible_keys(mask: Tensor, batch: int, total: int) -> Tensor:
 
 def group_query_attention(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
     """GroupQueryAttention: query (or all three), key, value, past, lengths, rotary tables, positions, what is added."""
-    query, key, value, past_key, past_value, lengths, _total, cos, sin, positions, added, *other = pad_inputs(
-        inputs
-    )
+    query, key, value, past_key, past_value, lengths, _total, cos, sin, positions, added, *other = pad_inputs(inputs)
     if any(extra is not None for extra in other) or settings.get("smooth_softmax"):
-        raise UnknownOperatorError(
-            "GroupQueryAttention with sinks, norms or a quantised cache cannot be computed here"
-        )
+        raise UnknownOperatorError("GroupQueryAttention with sinks, norms or a quantised cache cannot be computed here")
     heads, fewer = int(settings["num_heads"]), int(settings["kv_num_heads"])
     if key is None:
         width = query.shape[-1] // (heads + 2 * fewer)

@@ -45,9 +45,7 @@ def _with_bias(function: Callable[[Any], Any]) -> Operator:
 def _fused_gemm(inputs: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
     product = plain.OPERATORS["Gemm"](inputs, settings, dtype)
     named = {
-        name.removeprefix("activation_"): value
-        for name, value in settings.items()
-        if name.startswith("activation_")
+        name.removeprefix("activation_"): value for name, value in settings.items() if name.startswith("activation_")
     }
     return plain.OPERATORS[str(settings["activation"])]([product], named, dtype)
 

@@ -110,9 +110,7 @@ class GraphReader:
                 raise InputError(f"the shape of {first.name} is not known")
             inputs: list[Any] = [torch.empty(tuple(shape), device="meta")]
         else:
-            inputs = [
-                None if input_value is None else self.constant(input_value) for input_value in node.inputs
-            ]
+            inputs = [None if input_value is None else self.constant(input_value) for input_value in node.inputs]
         yield from zip(
             node.outputs,
             compute_operator(node.op_type, inputs, settings, torch.float32, domain=node.domain),

@@ -119,9 +119,7 @@ class ModuleProgram:
     def _child_at(self, node_index: int) -> str:
         """Return the direct child that a node is in, "" where it is the module's own."""
         scopes = self.reader.graph.scopes[node_index]
-        inner = (
-            scopes[scopes.index(self.path) + 1 :] if self.path in scopes else scopes if not self.path else ()
-        )
+        inner = scopes[scopes.index(self.path) + 1 :] if self.path in scopes else scopes if not self.path else ()
         return next((scope for scope in inner if scope != self.path), "")
 
     def _own_weights(self, nodes: Iterable[ir.Node]) -> tuple[dict[str, Tensor], dict[ir.Value, str]]:
@@ -143,9 +141,7 @@ class ModuleProgram:
         for part in find_attentions(self.reader, nodes) if "attention" in pattern_kinds else ():
             self.has_attention = True
             inputs = (part.query, part.key, part.value, *(masking.value for masking in part.masks))
-            self._pattern_units[part.output] = ProgramUnit(
-                inputs, (part.output,), partial(_run_attention, part)
-            )
+            self._pattern_units[part.output] = ProgramUnit(inputs, (part.output,), partial(_run_attention, part))
         turned: dict[tuple[Any, ...], list[RotationPattern]] = {}
         for rotation in find_rotations(self.reader, nodes) if "rotation" in pattern_kinds else ():
             made_of = table_origin(self.reader, rotation.cosine), table_origin(self.reader, rotation.sine)
@@ -159,11 +155,7 @@ class ModuleProgram:
                     partial(_run_rotation, one),
                 )
                 self._pattern_units |= dict.fromkeys(unit.outputs, unit)
-        bent = (
-            list(find_activations(self.reader, nodes))
-            if "curve" in pattern_kinds and not self.has_attention
-            else []
-        )
+        bent = list(find_activations(self.reader, nodes)) if "curve" in pattern_kinds and not self.has_attention else []
         if len(bent) == 1:
             self.activation = ActivationFunction(self.reader, bent[0])
             unit = ProgramUnit(
@@ -178,9 +170,7 @@ class ModuleProgram:
             raise ValueError(f"{self.path} takes {len(self.inputs)} tensors, not {len(inputs)}")
         values: dict[Any, Any] = dict(zip(self.inputs, inputs, strict=True))
         for unit in self._ordered_units(module.extra_names):
-            outputs = unit.run(
-                module, [self._value_of(value, values, module, dtype) for value in unit.inputs]
-            )
+            outputs = unit.run(module, [self._value_of(value, values, module, dtype) for value in unit.inputs])
             values.update(zip(unit.outputs, outputs, strict=False))
         left = {name: values[self.reader.graph.values[name]] for name in module.extra_names}
         return [self._value_of(value, values, module, dtype) for value in self.outputs], left
@@ -308,9 +298,7 @@ def _unit_of_node(node: ir.Node) -> ProgramUnit:
     return ProgramUnit(tuple(value for value in node.inputs if value is not None), tuple(node.outputs), run)
 
 
-def _unit_of_child(
-    reader: GraphReader, child: str, path: str, call: ModuleCall, also: Iterable[str]
-) -> ProgramUnit:
+def _unit_of_child(reader: GraphReader, child: str, path: str, call: ModuleCall, also: Iterable[str]) -> ProgramUnit:
     """Return the call of a module inside, with what it makes on the way where that is wanted."""
     name, extra_names = child[len(path) + 1 :] if path else child, tuple(sorted(also))
     more = tuple(reader.graph.values[extra] for extra in extra_names)

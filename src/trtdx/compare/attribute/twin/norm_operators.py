@@ -53,8 +53,6 @@ def embed_norm_operator(inputs: Sequence[Any], settings: Mapping[str, Any], _: A
     total = words[ids.long()] + positions[at.long()]
     if segments is not None and kinds is not None:
         total = total + kinds[segments.long()]
-    result = normalise_tensor(
-        total, weight, bias, float(settings.get("epsilon", 1e-12)), axis=-1, centred=True
-    )
+    result = normalise_tensor(total, weight, bias, float(settings.get("epsilon", 1e-12)), axis=-1, centred=True)
     lengths = torch.zeros(len(ids), dtype=torch.int32) if mask is None else mask.sum(1).to(torch.int32)
     return result, lengths, total

@@ -52,11 +52,7 @@ def compute_operator(
 
 def node_settings(node: Any) -> dict[str, Any]:
     """Return a node's attributes as plain values; graphs inside it are not known here."""
-    return {
-        name: attribute.value
-        for name, attribute in node.attributes.items()
-        if "GRAPH" not in attribute.type.name
-    }
+    return {name: attribute.value for name, attribute in node.attributes.items() if "GRAPH" not in attribute.type.name}
 
 
 def _promote_both(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,9 +204,7 @@ def _scatter_nd_op(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -
         {"mul": "prod", "max": "amax", "min": "amin"}.get(str(settings.get("reduction"))),
     )
     if how is None:
-        return x.index_put(
-            tuple(at.unbind(-1)), values.to(x.dtype), accumulate=settings.get("reduction") == "add"
-        )
+        return x.index_put(tuple(at.unbind(-1)), values.to(x.dtype), accumulate=settings.get("reduction") == "add")
     numbers = torch.arange(math.prod(x.shape[:depth])).reshape(x.shape[:depth])[tuple(at.unbind(-1))]
     rows = x.reshape(math.prod(x.shape[:depth]), -1)
     new = values.to(x.dtype).reshape(numbers.numel(), -1)
@@ -230,9 +224,7 @@ def _constant_tensor(value: Any, dtype: Any) -> Any:
 
 
 def _constant_of_shape_op(inputs: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
-    value = (
-        _constant_tensor(settings["value"], dtype) if "value" in settings else torch.zeros((), dtype=dtype)
-    )
+    value = _constant_tensor(settings["value"], dtype) if "value" in settings else torch.zeros((), dtype=dtype)
     return value.reshape(()).expand(_integers_of(inputs[0])).clone()
 
 
@@ -257,9 +249,7 @@ def _reduce_operator(function: Callable[[Any, list[int], bool], Any]) -> Operato
 
 
 def _clip_op(inputs: Sequence[Any], settings: Mapping[str, Any], _: Any) -> Any:
-    low, high = (
-        [*inputs[1:], None, None][:2] if len(inputs) > 1 else (settings.get("min"), settings.get("max"))
-    )
+    low, high = [*inputs[1:], None, None][:2] if len(inputs) > 1 else (settings.get("min"), settings.get("max"))
     result = inputs[0]
     result = result if low is None else result.clamp(min=float(low))
     return result if high is None else result.clamp(max=float(high))

@@ -140,9 +140,7 @@ def _quantised_binary(function: Callable[[Any, Any], Any]) -> Operator:
 def _quantised_unary(function: Callable[[Any, Mapping[str, Any]], Any]) -> Operator:
     def run(inputs: Sequence[Any], settings: Mapping[str, Any], dtype: Any) -> Any:
         x, scale, zero, new_scale, new_zero = pad_inputs(inputs)[:5]
-        return _quantise_tensor(
-            function(_dequantise_tensor(x, scale, zero, dtype), settings), new_scale, new_zero
-        )
+        return _quantise_tensor(function(_dequantise_tensor(x, scale, zero, dtype), settings), new_scale, new_zero)
 
     return run
 

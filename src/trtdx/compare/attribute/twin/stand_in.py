@@ -72,9 +72,7 @@ def find_stand_in(suspect: Suspect) -> TorchStandIn:
             "the reference is not a model, and names none", fix="give the reference as hf:DIR or onnx:FILE"
         )
     return (
-        _stand_in_from_graph(suspect, side, spec)
-        if spec.kind in GRAPH_KINDS
-        else _stand_in_from_folder(suspect, spec)
+        _stand_in_from_graph(suspect, side, spec) if spec.kind in GRAPH_KINDS else _stand_in_from_folder(suspect, spec)
     )
 
 
@@ -88,9 +86,7 @@ def find_model_spec(side: Side) -> SideSpec | None:
     named, kind = details.get("model"), KIND_OF_ENGINE.get(side.capture.header.engine)
     if not isinstance(named, str) or kind is None or not Path(named).exists():
         return None
-    options = {
-        name: str(details[name]) for name in ("dtype", "attention") if kind == "hf" and details.get(name)
-    }
+    options = {name: str(details[name]) for name in ("dtype", "attention") if kind == "hf" and details.get(name)}
     return SideSpec(kind, named, options)
 
 
@@ -120,13 +116,9 @@ def _stand_in_from_graph(suspect: Suspect, side: Side, spec: SideSpec) -> TorchS
         except (TrtdxError, RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as err:
             problem = getattr(err, "message", "") or repr(err)
             continue
-        description = (
-            f"in a torch twin of it, made from {spec.path}; it gives the reference's values within {far:.2g}"
-        )
+        description = f"in a torch twin of it, made from {spec.path}; it gives the reference's values within {far:.2g}"
         return TorchStandIn(ready._replace(engine=engine), description)
-    raise InputError(
-        f"no torch twin of {suspect.path or 'the model'} gives what the reference gave: {problem}"
-    )
+    raise InputError(f"no torch twin of {suspect.path or 'the model'} gives what the reference gave: {problem}")
 
 
 def _captured_shapes(graph: OnnxGraph, side: Side, step: int) -> Mapping[str, Sequence[int]]:
@@ -158,13 +150,9 @@ def check_stand_in(suspect: Suspect, engine: Any) -> float:
     with torch.no_grad():
         bench = ModuleBench(reference_suspect, engine)
         far: float = max(bench.tensor_error(name, bench.truth[name]) ** 0.5 for name in bench.targets)
-    dtype = min(
-        (record.layout.dtype for record in records.values()), key=lambda name: -STAND_IN_LIMITS.get(name, 0.0)
-    )
+    dtype = min((record.layout.dtype for record in records.values()), key=lambda name: -STAND_IN_LIMITS.get(name, 0.0))
     if not far <= STAND_IN_LIMITS.get(dtype, STAND_IN_LIMITS["float32"]):
-        raise InputError(
-            f"what stands for {suspect.path or 'the model'} is {far:.2g} away from the reference"
-        )
+        raise InputError(f"what stands for {suspect.path or 'the model'} is {far:.2g} away from the reference")
     return far
 
 
@@ -268,9 +256,7 @@ class _TwinConfig(msgspec.Struct):
 
 def _infer_config(reader: GraphReader, modules: Mapping[str, Any]) -> _TwinConfig:
     """Return the settings that a model's embedding tells: the one with a row for each of the scores that come out."""
-    tables = [
-        modules[path].weight for path in sorted(modules) if isinstance(modules[path], torch.nn.Embedding)
-    ]
+    tables = [modules[path].weight for path in sorted(modules) if isinstance(modules[path], torch.nn.Embedding)]
     shapes = [
         reader.shapes.get(str(value.name)) or reader.sizes.value_shape(str(value.name))
         for value in reader.graph.outputs

@@ -188,12 +188,7 @@ def _strip_scales(reader: GraphReader, value: ir.Value) -> tuple[ir.Value, float
         node = reader.producer(value)
         both = reader.split_constant(node) if node is not None and node.op_type in ("Mul", "Div") else None
         number = reader.scalar(both[1]) if both else None
-        if (
-            node is None
-            or both is None
-            or not number
-            or (node.op_type == "Div" and both[0] is not node.inputs[0])
-        ):
+        if node is None or both is None or not number or (node.op_type == "Div" and both[0] is not node.inputs[0]):
             break
         value, factor = both[0], factor / number if node.op_type == "Div" else factor * number
     return value, factor
@@ -225,9 +220,7 @@ def _match_key(reader: GraphReader, value: ir.Value) -> tuple[ir.Value, float, b
 def before_head_repeat(reader: GraphReader, value: ir.Value) -> ir.Value:
     """Return keys or values before each head was repeated for its group, if they were."""
     reshape = reader.producer(value)
-    expand = (
-        reader.producer(reshape.inputs[0]) if reshape is not None and reshape.op_type == "Reshape" else None
-    )
+    expand = reader.producer(reshape.inputs[0]) if reshape is not None and reshape.op_type == "Reshape" else None
     before = reader.producer(expand.inputs[0]) if expand is not None and expand.op_type == "Expand" else None
     if before is None or before.op_type != "Unsqueeze" or before.inputs[0] is None:
         return value
@@ -345,9 +338,7 @@ def _match_split_rotation(reader: GraphReader, node: ir.Node) -> RotationPattern
                 continue
             if {frozenset(map(id, factors)) for factors in rest if factors} == expected:
                 layout = "pairs" if source[1].startswith("pairs") else "halves"
-                return RotationPattern(
-                    source[0], cosine, sine, node.outputs[0], layout, "halves", has_half_tables=True
-                )
+                return RotationPattern(source[0], cosine, sine, node.outputs[0], layout, "halves", has_half_tables=True)
     return None
 
 
@@ -380,14 +371,10 @@ def _match_activation(reader: GraphReader, seed: ir.Node, node_ids: set[int]) ->
     derived, order = {source}, []
     result = seed.outputs[0]
     for node in (other for other in reader.graph.nodes if id(other) in node_ids):
-        if node.op_type not in ELEMENTWISE_OPERATORS or not any(
-            operand in derived for operand in node.inputs
-        ):
+        if node.op_type not in ELEMENTWISE_OPERATORS or not any(operand in derived for operand in node.inputs):
             continue
         if all(
-            operand in derived or _is_scalar_constant(reader, operand)
-            for operand in node.inputs
-            if operand is not None
+            operand in derived or _is_scalar_constant(reader, operand) for operand in node.inputs if operand is not None
         ):
             derived.update(node.outputs)
             order.append(node)

@@ -157,9 +157,7 @@ class TwinScope(torch.nn.Module):  # type: ignore[misc]
         mask = _combine_masks(masks, [masking.kind for masking in part.masks], query)
         scale = part.scale or query.shape[-1] ** -0.5
         if part.is_causal:
-            low = mask_bias(
-                causal_mask(query.shape[-2], key.shape[-2]), query.dtype, _lowest_number(query.dtype)
-            )
+            low = mask_bias(causal_mask(query.shape[-2], key.shape[-2]), query.dtype, _lowest_number(query.dtype))
             mask = low if mask is None else mask + low
         if self.config._attn_implementation == ATTENTION_NAME and query.ndim == 4:
             output, _ = attention_interface(

@@ -77,9 +77,7 @@ def build_plan(
     )
     network = getattr(source, "trt_network", source) if job.kind == "network" else None
     with _temporary_plan_file(plan) as part:
-        compiler = BuildProcess(
-            msgspec.structs.replace(job, part=str(part)), progress=progress, cancel=cancel
-        )
+        compiler = BuildProcess(msgspec.structs.replace(job, part=str(part)), progress=progress, cancel=cancel)
         done = compiler.run(network, _registry_from_registered(registered))
         seconds = compiler.seconds
         content = b""
@@ -116,11 +114,7 @@ def _registry_from_registered(registered: Any) -> TensorRegistry:
     if isinstance(registered, TensorRegistry):
         return registered
     registry = TensorRegistry()
-    if (
-        registered is None
-        or registry.register_all(registered)
-        or hasattr(registered, "named_network_outputs")
-    ):
+    if registered is None or registry.register_all(registered) or hasattr(registered, "named_network_outputs"):
         return registry
     for name, tensor in dict(registered).items():
         registry.register(name, tensor)
@@ -144,9 +138,7 @@ def _temporary_plan_file(plan: str | Path | None) -> Iterator[Path]:
         os.fchmod(fd, 0o666 & ~_current_umask())
         os.close(fd)
     except OSError as err:
-        raise InputError(
-            f"the plan cannot be written to {plan or 'the temporary folder'}: {err.strerror}"
-        ) from err
+        raise InputError(f"the plan cannot be written to {plan or 'the temporary folder'}: {err.strerror}") from err
     try:
         yield Path(name).absolute()  # what is compiled may go to another folder
     finally:
@@ -160,9 +152,7 @@ def _current_umask() -> int:
     return mask
 
 
-def _build_result(
-    compiler: BuildProcess, done: BuildDone, seconds: float, plan_path: str, content: bytes
-) -> BuiltPlan:
+def _build_result(compiler: BuildProcess, done: BuildDone, seconds: float, plan_path: str, content: bytes) -> BuiltPlan:
     job = compiler.job
     build_log = build_log_from_messages(compiler.messages)
     return BuiltPlan(

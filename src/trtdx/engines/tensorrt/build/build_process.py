@@ -41,9 +41,7 @@ READ_BYTES = 1 << 16
 MOST_OUTPUT_BYTES = 64 << 20  # of what is printed past the logger
 LAST_MESSAGES = 5
 # The child sees the modules that its parent sees, and nothing of the folder it happens to be started in.
-CHILD_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[3:]; from trtdx.engines.tensorrt.build.child import main; main()"
-)
+CHILD_PROGRAM = "import sys; sys.path[:] = sys.argv[3:]; from trtdx.engines.tensorrt.build.child import main; main()"
 STAGE_TEXTS = {
     "define": "while the network was defined",
     "parse": "inside TensorRT's ONNX parser",
@@ -97,9 +95,7 @@ class BuildProcess:
             if network is None:
                 process = self._start_child(control, from_child, output)
             else:
-                process = host.fork_process(
-                    lambda: self._serve_in_fork(child_fds, parent_fds, network, registry)
-                )
+                process = host.fork_process(lambda: self._serve_in_fork(child_fds, parent_fds, network, registry))
             while child_fds:
                 os.close(child_fds.pop())
             if network is None:
@@ -169,9 +165,7 @@ class BuildProcess:
     def _result_or_error(self, status: int | None) -> BuildDone:
         if isinstance(self._end, BuildDone):
             return self._end
-        raise self._build_error(status).with_build_context(
-            self.job.name, self.messages, self.inputs, self.job.profiles
-        )
+        raise self._build_error(status).with_build_context(self.job.name, self.messages, self.inputs, self.job.profiles)
 
     def _build_error(self, status: int | None) -> BuildError:
         if self._stop.reason:
@@ -190,18 +184,12 @@ class BuildProcess:
             how = f"was ended by {killed}" if killed in ("SIGKILL", "SIGTERM") else f"crashed with {killed}"
         doing = STAGE_TEXTS.get(self.stage, "when it started")
         texts = [message.text.strip() for message in self.messages if message.severity != "VERBOSE"]
-        last = (
-            f"; the last it said: {' | '.join(texts[-LAST_MESSAGES:])}"
-            if texts
-            else "; it said nothing before"
-        )
+        last = f"; the last it said: {' | '.join(texts[-LAST_MESSAGES:])}" if texts else "; it said nothing before"
         return BuildCrashedError(
             f"the process that builds {self.job.name} {how} {doing}{last}",
             stage=self.stage,
             signal=killed,
-            fix=SIGNAL_FIXES.get(
-                killed, "run it again; if it ends the same way, report it with this message"
-            ),
+            fix=SIGNAL_FIXES.get(killed, "run it again; if it ends the same way, report it with this message"),
         )
 
 

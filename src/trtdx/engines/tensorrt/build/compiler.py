@@ -109,9 +109,7 @@ def compile_network(
     parent.begin_stage("compile")
     plan = _build_with_retries(builder, network, config, marks, job.options.most_retries, parent)
     outputs = tuple(
-        binding_from_tensor(
-            tensor, marked=tensor.name in marks.tensors and tensor.name not in marks.model_outputs
-        )
+        binding_from_tensor(tensor, marked=tensor.name in marks.tensors and tensor.name not in marks.model_outputs)
         for tensor in network_outputs(network)
     )
     parent.begin_stage("plan")
@@ -191,9 +189,7 @@ def _build_with_retries(
         errors = parent.errors[before:]
         if tries >= most_retries or not marks.unmark_offenders(errors):
             more = f" (after {len(marks.unmarked)} tensors were left out)" if tries else ""
-            raise BuildError(
-                f"TensorRT does not compile it{more}: {_first_telling_error(errors)}", stage="compile"
-            )
+            raise BuildError(f"TensorRT does not compile it{more}: {_first_telling_error(errors)}", stage="compile")
         tries += not any(REFUSED_BEFORE_COMPILE in text for text in errors)
 
 

@@ -69,9 +69,7 @@ class ObserverEffect(msgspec.Struct, frozen=True):
 def compare_builds(production: BuiltPlan, debug: BuiltPlan) -> ObserverEffect:
     """Return what marking changed; both are compiled from one definition with the same profiles."""
     splits = tuple(_find_lost_fusions(production.kernels, debug.kernels))
-    return ObserverEffect(
-        production, debug, splits, tuple(_find_added_kernels(production.kernels, debug.kernels))
-    )
+    return ObserverEffect(production, debug, splits, tuple(_find_added_kernels(production.kernels, debug.kernels)))
 
 
 def kernel_identities(built: BuiltPlan) -> list[KernelIdentity]:
@@ -111,9 +109,7 @@ def _sizes_section(effect: ObserverEffect) -> Section:
     before, after = effect.production, effect.debug
     rows: list[tuple[Cell, ...]] = [
         _change_row("kernels", len(before.kernels), len(after.kernels)),
-        _change_row(
-            "kernels that compute several layers", _count_fused_kernels(before), _count_fused_kernels(after)
-        ),
+        _change_row("kernels that compute several layers", _count_fused_kernels(before), _count_fused_kernels(after)),
         _change_row("plan bytes", before.plan_size, after.plan_size),
         _change_row("weights bytes", before.weights_bytes, after.weights_bytes),
     ]
@@ -121,9 +117,7 @@ def _sizes_section(effect: ObserverEffect) -> Section:
         rows.append(_change_row(f"activation bytes, profile {number}", old, new))
     rows += [
         _change_row("output bindings", len(before.outputs), len(after.outputs)),
-        _change_row(
-            "bytes of output bindings at the largest shapes", before.output_bytes, after.output_bytes
-        ),
+        _change_row("bytes of output bindings at the largest shapes", before.output_bytes, after.output_bytes),
         _change_row(
             "activation and output bindings together",
             _activation_and_output_bytes(before),
@@ -178,17 +172,12 @@ def _lost_fusion_sections(effect: ObserverEffect) -> Iterator[Section]:
 
 
 def _added_kernel_sections(effect: ObserverEffect) -> Iterator[Section]:
-    rows = [
-        (added.profile, added.kind, added.name, abbreviate_list(added.nodes, MOST_NAMES))
-        for added in effect.added
-    ]
+    rows = [(added.profile, added.kind, added.name, abbreviate_list(added.nodes, MOST_NAMES)) for added in effect.added]
     title = f"kernels that only {effect.debug.variant} has"
     return _first_rows("observer-added", title, ("profile", "type", "kernel", "layers"), rows)
 
 
-def _first_rows(
-    key: str, title: str, columns: tuple[str, ...], rows: Sequence[tuple[Cell, ...]]
-) -> Iterator[Section]:
+def _first_rows(key: str, title: str, columns: tuple[str, ...], rows: Sequence[tuple[Cell, ...]]) -> Iterator[Section]:
     """Yield a table if it has rows; of many only the first are shown."""
     if rows:
         left = len(rows) - MOST_ROWS

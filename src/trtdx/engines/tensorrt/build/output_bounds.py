@@ -67,11 +67,7 @@ def _most_bytes(binding: Binding, bounds: DimBounds, profiles: Sequence[ProfileS
         return None
     counts = [_count_elements(bounds, sizes) for sizes in profiles]
     known_counts = [count for count in counts if count is not None]
-    return (
-        math.ceil(max(known_counts) * DTYPE_BITS[binding.dtype] / 8)
-        if len(known_counts) == len(counts)
-        else None
-    )
+    return math.ceil(max(known_counts) * DTYPE_BITS[binding.dtype] / 8) if len(known_counts) == len(counts) else None
 
 
 def _count_elements(bounds: DimBounds, sizes: ProfileSizes) -> int | None:
@@ -118,9 +114,7 @@ def dim_bounds_from_messages(messages: Sequence[BuildMessage]) -> dict[tuple[str
     bounds: dict[tuple[str, int], DimBounds] = {}
     dims: DimBounds | None = None
     layer, inside = "", False
-    for line in (
-        line for message in messages if message.severity != "INFO" for line in message.text.split("\n")
-    ):
+    for line in (line for message in messages if message.severity != "INFO" for line in message.text.split("\n")):
         if line == "GRAPH NODES":
             inside = True
         elif not inside or line.startswith("Graph construction completed"):

@@ -84,9 +84,7 @@ def _apply_collective(values: list[Any], collective: Collective, root: int) -> l
         total = _reduce_values(values, collective.reduce)
         if operation == "REDUCE_SCATTER":
             return list(total.chunk(count, 0))
-        return [
-            total if operation == "ALL_REDUCE" or rank == root else value for rank, value in enumerate(values)
-        ]
+        return [total if operation == "ALL_REDUCE" or rank == root else value for rank, value in enumerate(values)]
     if operation in ("ALL_GATHER", "GATHER"):
         gathered = torch.cat(values, 0)
         return [
@@ -131,10 +129,7 @@ def evaluate_ranks(
 
     prepared = [prepare_network(network, plugins=plugins) for network in networks]
     tapped = [network.slots_of_taps(taps) for network in prepared]
-    runs = [
-        network.start_run(feeds, slots)
-        for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)
-    ]
+    runs = [network.start_run(feeds, slots) for network, feeds, slots in zip(prepared, inputs, tapped, strict=True)]
     with inference_without_warnings():
         _run_ranks(prepared, runs, collectives or {})
     return [network.finish_run(run) for network, (run, _) in zip(prepared, runs, strict=True)]
@@ -190,9 +185,7 @@ def _complete_collective(
             continue
         collective = resolve_collective(exchange.layer, exchange.value, collectives)
         ranks = collective.ranks or tuple(range(len(waiting)))
-        absent = [
-            rank for rank in ranks if (at := waiting[rank]) is None or at.layer.name != exchange.layer.name
-        ]
+        absent = [rank for rank in ranks if (at := waiting[rank]) is None or at.layer.name != exchange.layer.name]
         if absent:
             missing[exchange.layer.name] = absent
             continue

@@ -76,9 +76,7 @@ class TrtEngine(PartialEngine):
         self._references = (plugins or {}, collectives or {})
         if self.path is None:
             self._parsed: ParsedNetwork | None = ParsedNetwork(source, None, None)
-            self._prepared: PreparedNetwork | None = prepare_network(
-                source, plugins=plugins, collectives=collectives
-            )
+            self._prepared: PreparedNetwork | None = prepare_network(source, plugins=plugins, collectives=collectives)
             self.graph = NetworkGraph(self._prepared.graph)
         else:
             self.graph = OnnxGraph(open_model(self.path))
@@ -95,9 +93,7 @@ class TrtEngine(PartialEngine):
         self._select(selector)
 
     def _select(self, selector: Selector | str) -> None:
-        self.tensor_places: list[TensorPlace] = (
-            self.network_places.select_places(selector) if selector else []
-        )
+        self.tensor_places: list[TensorPlace] = self.network_places.select_places(selector) if selector else []
         self.taps = [spot.tap for spot in self.tensor_places]
 
     def _prepare(self) -> PreparedNetwork:
@@ -154,21 +150,13 @@ class TrtEngine(PartialEngine):
         name = next((spot.tensor for spot in self.network_places.tensor_places if spot.place == place), "")
         prepared = self._prepare()
         layer = next(
-            (
-                candidate
-                for candidate in prepared.graph.layers
-                if name in {output.name for output in candidate.outputs}
-            ),
+            (candidate for candidate in prepared.graph.layers if name in {output.name for output in candidate.outputs}),
             None,
         )
         if layer is None or place.port != "out":
             return []
         values = prepared.kernels.constants
-        return [
-            OperatorInput(tensor.name, values.get(tensor.slot))
-            for tensor in layer.inputs
-            if tensor is not None
-        ]
+        return [OperatorInput(tensor.name, values.get(tensor.slot)) for tensor in layer.inputs if tensor is not None]
 
     def with_selector(self, selector: Selector | str, sink: Sink) -> TrtEngine:
         """Return the same network with another selector and sink; weights and kernels are shared."""
@@ -191,9 +179,7 @@ class TrtEngine(PartialEngine):
         if self.sink is None or not self.tensor_places:
             values = prepared(arrays)
         else:
-            values = self._run_watched(
-                prepared, arrays, OrderedSink(self.tensor_places, self._unsure, self.sink, step)
-            )
+            values = self._run_watched(prepared, arrays, OrderedSink(self.tensor_places, self._unsure, self.sink, step))
         return {name: values[tensor] for name, tensor in self._output_tensors.items()}
 
     def _run_watched(
@@ -234,6 +220,5 @@ def _network_input_names(network: Any) -> list[str]:
 def _input_dims(tensor: Any) -> tuple[int | str, ...]:
     """Return an input's sizes; one that may vary by its name, or by its number where it has none."""
     return tuple(
-        size if size >= 0 else tensor.get_dimension_name(axis) or f"dim{axis}"
-        for axis, size in enumerate(tensor.shape)
+        size if size >= 0 else tensor.get_dimension_name(axis) or f"dim{axis}" for axis, size in enumerate(tensor.shape)
     )

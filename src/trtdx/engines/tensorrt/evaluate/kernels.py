@@ -89,9 +89,7 @@ class LayerKernels:
     def _can_fold(self, layer: TrtLayer) -> bool:
         if layer.kind in NEVER_FOLDED or not layer.outputs or self.is_uncomputable(layer):
             return False
-        return not layer.is_random() and all(
-            tensor is None or tensor.slot in self.constants for tensor in layer.inputs
-        )
+        return not layer.is_random() and all(tensor is None or tensor.slot in self.constants for tensor in layer.inputs)
 
     def _compute_constants(self, layer: TrtLayer) -> bool:
         inputs = [self.constants.get(slot) for slot in layer.input_slots()]
@@ -104,9 +102,7 @@ class LayerKernels:
         size = sum(value.size for value in results)
         if layer.kind != "CONSTANT" and size > max(ALWAYS_FOLDED_ELEMENTS, MOST_GROWTH * input_size):
             return False
-        self.constants.update(
-            (tensor.slot, value) for tensor, value in zip(layer.outputs, results, strict=True)
-        )
+        self.constants.update((tensor.slot, value) for tensor, value in zip(layer.outputs, results, strict=True))
         return True
 
     def _plugin_reference(self, layer: TrtLayer) -> Callable[..., Any] | None:
@@ -148,9 +144,7 @@ def plugin_name(layer: TrtLayer) -> tuple[str, str]:
     """Return a plugin layer's plugin and its version; the layer's name where the bindings do not tell."""
     with layer.with_layer_class() as trt:
         plugin = read_attribute(lambda: trt.plugin)
-        core = read_attribute(
-            lambda: plugin.get_capability_interface(layer.bindings.PluginCapabilityType.CORE)
-        )
+        core = read_attribute(lambda: plugin.get_capability_interface(layer.bindings.PluginCapabilityType.CORE))
         for source, attribute in product((core, plugin), ("plugin_name", "plugin_type")):
             name = read_attribute(partial(getattr, source, attribute))
             if isinstance(name, str) and name:

@@ -90,9 +90,7 @@ class NetworkRun:
             yield from self.run_loop(step, step.part)
         else:
             assert isinstance(step.unit, TrtLayer)
-            self.values[step.output_slots[0]] = yield CollectiveExchange(
-                step.unit, self.values[step.input_slots[0]]
-            )
+            self.values[step.output_slots[0]] = yield CollectiveExchange(step.unit, self.values[step.input_slots[0]])
             self.keep_taps(step)
             yield step.unit
         for slot in step.frees:
@@ -110,14 +108,10 @@ class NetworkRun:
         self.keep_taps(step)
         yield from part.conditional.outputs
 
-    def run_loop(
-        self, step: EvaluationStep, part: LoopBlocks
-    ) -> Generator[TrtLayer | CollectiveExchange, Any, None]:
+    def run_loop(self, step: EvaluationStep, part: LoopBlocks) -> Generator[TrtLayer | CollectiveExchange, Any, None]:
         """Run a loop until its count is reached or a condition of it is false."""
         values, loop = self.values, part.loop
-        count = min(
-            (values[tensor.slot].item() for kind, tensor in loop.limits if kind == "COUNT"), default=None
-        )
+        count = min((values[tensor.slot].item() for kind, tensor in loop.limits if kind == "COUNT"), default=None)
         state = [values[layer.input_slots()[0]] for layer in loop.recurrences]
         sources = [values[layer.input_slots()[0]] for layer, _, _ in loop.iterators]
         collected: list[list[Any]] = [[] for _ in loop.outputs]

@@ -112,9 +112,7 @@ class PreparedNetwork:
         for layer in self._quiet_layers(run, events):
             yield layer, {tensor.name: contiguous_array(run.values[tensor.slot]) for tensor in layer.outputs}
 
-    def watch(
-        self, inputs: Mapping[str, Any], taps: Taps, show: Callable[[str, Array], None]
-    ) -> dict[str, Array]:
+    def watch(self, inputs: Mapping[str, Any], taps: Taps, show: Callable[[str, Array], None]) -> dict[str, Array]:
         """Return the network's outputs; each tensor tapped is shown by name when it is there, and not kept.
 
         One inside a loop is shown in each iteration. What never changes is shown first.
@@ -191,18 +189,14 @@ class PreparedNetwork:
         """Return a computation that has not begun; one that is watched yields its layers."""
         plan = self._plan_of_taps(tapped)
         run = NetworkRun(self._values_from_inputs(inputs), tapped, watched)
-        return run, run.walk_block(
-            plan.full_block if watched else plan.recall(self._input_shapes(run), run.values)
-        )
+        return run, run.walk_block(plan.full_block if watched else plan.recall(self._input_shapes(run), run.values))
 
     def finish_run(self, run: NetworkRun) -> dict[str, Array]:
         """Return what a finished computation kept, outputs first."""
         self._plan_of_taps(run.tapped).remember(self._input_shapes(run), run)
         tensors = (*self.graph.outputs, *(self.graph.tensors[slot] for slot in sorted(run.tapped)))
         values = {tensor.slot: self._value_of_tensor(run, tensor) for tensor in tensors}
-        return self._unshared_values(
-            run, {slot: value for slot, value in values.items() if value is not None}
-        )
+        return self._unshared_values(run, {slot: value for slot, value in values.items() if value is not None})
 
     def _value_of_tensor(self, run: NetworkRun, tensor: TrtTensor) -> Any:
         if tensor.slot in run.kept_values:
@@ -292,9 +286,7 @@ class PreparedNetwork:
             value = value_from_argument(inputs[tensor.name], tensor.dtype, tensor.name)
             declared = self._declared_shapes[tensor.name]
             if not shape_matches(declared, value.shape):
-                raise InputError(
-                    f"{tensor.name} has shape {list(value.shape)}, but the network wants {list(declared)}"
-                )
+                raise InputError(f"{tensor.name} has shape {list(value.shape)}, but the network wants {list(declared)}")
             values[tensor.slot] = value
         return values
 

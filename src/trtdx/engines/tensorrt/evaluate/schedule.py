@@ -46,14 +46,10 @@ class StepScheduler:
         self.tapped = tapped
         self.in_branches = slots_in_branches(graph) if graph.conditionals else set()
         self.varies = varying_slots(graph)
-        self.producers = {
-            slot: unit for slot, unit in _unit_by_slot(graph).items() if slot not in known_slots
-        }
+        self.producers = {slot: unit for slot, unit in _unit_by_slot(graph).items() if slot not in known_slots}
         self.is_partial = bool(known_slots)
         self.bodies: dict[int, tuple[list[ScheduledUnit], set[int]]] = {}
-        self.uncomputable: set[int] = (
-            set()
-        )  # slots that cannot be computed: there is no kernel for what makes them
+        self.uncomputable: set[int] = set()  # slots that cannot be computed: there is no kernel for what makes them
         self.scheduled_units: set[int] = set()  # ids of units that come, for sure, before the step being made
 
     def schedule_block(self) -> StepBlock:
@@ -61,16 +57,10 @@ class StepScheduler:
         outputs = () if self.is_partial else (tensor.slot for tensor in self.graph.outputs)
         targets = [*outputs, *(self.tapped - self.in_branches)]
         outer_targets = [slot for slot in targets if not self.varies.get(slot)]
-        inside = {
-            loop for slot in targets for loop in self.varies.get(slot, ()) if not self._enclosing_loops(loop)
-        }
-        assertions = (
-            layer for layer in self.graph.layers if layer.kind == "ASSERTION" and not self.is_partial
-        )
+        inside = {loop for slot in targets for loop in self.varies.get(slot, ()) if not self._enclosing_loops(loop)}
+        assertions = (layer for layer in self.graph.layers if layer.kind == "ASSERTION" and not self.is_partial)
         checks = [layer for layer in assertions if self._is_outermost(layer)]
-        units, _ = self._units_behind(
-            outer_targets, None, [*checks, *(self.graph.loops[loop] for loop in inside)]
-        )
+        units, _ = self._units_behind(outer_targets, None, [*checks, *(self.graph.loops[loop] for loop in inside)])
         block = StepBlock(self._steps_from_units(units))
         if self.uncomputable:  # then it will stop, and whoever looks at what there was wants all of it
             block.close()
@@ -128,12 +118,8 @@ class StepScheduler:
                 for slot in tapped
                 for varying_loop in self.varies[slot]
             }
-            direct = [
-                slot for slot in tapped if not any(inner[varying_loop] for varying_loop in self.varies[slot])
-            ]
-            nested = [
-                self.graph.loops[varying_loop] for varying_loop, is_inside in inner.items() if is_inside
-            ]
+            direct = [slot for slot in tapped if not any(inner[varying_loop] for varying_loop in self.varies[slot])]
+            nested = [self.graph.loops[varying_loop] for varying_loop, is_inside in inner.items() if is_inside]
             self.bodies[number] = self._units_behind([*loop.target_slots(), *direct], number, nested)
         return self.bodies[number]
 
@@ -213,15 +199,12 @@ class StepScheduler:
         blocks = self._inner_block(first, lazy=False), self._inner_block(units, lazy=bool(first))
         part = LoopBlocks(loop, *blocks, varying)
         outs = loop.output_slots()
-        return EvaluationStep(
-            loop, tuple({*loop.input_slots(), *outside}), outs, None, part, self._tapped_among(outs)
-        )
+        return EvaluationStep(loop, tuple({*loop.input_slots(), *outside}), outs, None, part, self._tapped_among(outs))
 
     def _branch_step(self, conditional: TrtConditional) -> EvaluationStep:
         ends = [layer.input_slots() for layer in conditional.outputs]
         blocks = [
-            self._inner_block(self._units_behind([end[side] for end in ends], None)[0], lazy=True)
-            for side in (0, 1)
+            self._inner_block(self._units_behind([end[side] for end in ends], None)[0], lazy=True) for side in (0, 1)
         ]
         outs = conditional.output_slots()
         ins = (*(tensor.slot for tensor in conditional.conditions), *(slot for end in ends for slot in end))
@@ -289,10 +272,7 @@ def slots_in_branches(graph: TrtGraph) -> set[int]:
         return visited
 
     sources = [
-        slot
-        for conditional in graph.conditionals
-        for layer in conditional.outputs
-        for slot in layer.input_slots()
+        slot for conditional in graph.conditionals for layer in conditional.outputs for slot in layer.input_slots()
     ]
     outputs = [tensor.slot for tensor in graph.outputs]
     return behind(sources, into_branches=True) - behind(outputs, into_branches=False)

@@ -56,9 +56,7 @@ class EvaluationPlan(msgspec.Struct, eq=False):
         if len(self.values_by_shapes) >= MOST_SHAPES:
             self.values_by_shapes.pop(next(iter(self.values_by_shapes)))
         self.values_by_shapes[shapes] = shape_values
-        self.owners = {
-            id(memory_owner(value)) for values in self.values_by_shapes.values() for value in values
-        }
+        self.owners = {id(memory_owner(value)) for values in self.values_by_shapes.values() for value in values}
 
 
 def plan_with_shape_values(
@@ -70,9 +68,7 @@ def plan_with_shape_values(
     following = _shape_value_slots(graph, kernels, block)
     targets = set(tapped)
     rest = [
-        step
-        for step in block.steps
-        if not (set(step.output_slots) <= following) or targets & set(step.output_slots)
+        step for step in block.steps if not (set(step.output_slots) <= following) or targets & set(step.output_slots)
     ]
     left_out = {slot for step in block.steps for slot in step.output_slots} - {
         slot for step in rest for slot in step.output_slots
@@ -84,8 +80,7 @@ def plan_with_shape_values(
         step.taps = (*step.taps, *(slot for slot in step.output_slots if slot in foreseen))
     block.close()
     copies = [
-        EvaluationStep(step.unit, step.input_slots, step.output_slots, step.kernel, None, step.taps)
-        for step in rest
+        EvaluationStep(step.unit, step.input_slots, step.output_slots, step.kernel, None, step.taps) for step in rest
     ]
     fixed = {tensor.slot for tensor in graph.inputs} | kernels.constants.keys()
     return EvaluationPlan(block, free_unneeded_values(StepBlock(copies), fixed), tuple(sorted(foreseen)))

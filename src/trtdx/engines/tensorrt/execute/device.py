@@ -84,9 +84,7 @@ def open_device_memory() -> DeviceMemory:
             "a torch with CUDA or cuda-python is needed to hold a GPU's memory",
             fix=install_packages("cuda-python"),
         )
-    return CudaDeviceMemory(
-        import_optional("cuda.bindings.runtime", extra="trt", purpose="hold a GPU's memory")
-    )
+    return CudaDeviceMemory(import_optional("cuda.bindings.runtime", extra="trt", purpose="hold a GPU's memory"))
 
 
 class _CudaArrayView:
@@ -138,9 +136,7 @@ class CudaDeviceMemory:
         status, *values = result
         if int(status):
             message = self._cuda.cudaGetErrorString(status)[1]
-            raise DeviceError(
-                f"the GPU refuses: {message.decode() if isinstance(message, bytes) else message}"
-            )
+            raise DeviceError(f"the GPU refuses: {message.decode() if isinstance(message, bytes) else message}")
         return values[0] if values else None
 
     def allocate(self, count: int) -> tuple[Any, int]:

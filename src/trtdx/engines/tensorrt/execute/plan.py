@@ -97,9 +97,7 @@ class PlanExecution(ClosedOnExit):
 
     kind = "tensorrt"
 
-    def __init__(
-        self, trt: Any, engine: Any, memory: DeviceMemory, sink: Sink | None, places: Places
-    ) -> None:
+    def __init__(self, trt: Any, engine: Any, memory: DeviceMemory, sink: Sink | None, places: Places) -> None:
         """Take an engine of TensorRT's; `open_plan` makes one of a file."""
         self._trt, self._engine, self._memory = trt, engine, memory
         self._context = engine.create_execution_context()
@@ -113,15 +111,12 @@ class PlanExecution(ClosedOnExit):
         self._places = places
         names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
         modes = {name: engine.get_tensor_mode(name) for name in names}
-        self.inputs = {
-            name: self._declared_input(name) for name in names if modes[name] == trt.TensorIOMode.INPUT
-        }
+        self.inputs = {name: self._declared_input(name) for name in names if modes[name] == trt.TensorIOMode.INPUT}
         self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
 
     def _declared_input(self, name: str) -> ModelInput:
         shape = tuple(
-            size if size >= 0 else f"dim{axis}"
-            for axis, size in enumerate(self._engine.get_tensor_shape(name))
+            size if size >= 0 else f"dim{axis}" for axis, size in enumerate(self._engine.get_tensor_shape(name))
         )
         return ModelInput(name, dtype_name(self._engine.get_tensor_dtype(name).name), shape)
 

@@ -81,9 +81,7 @@ def scale_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     dtype = input_dtype(layer)
     mode, axis = trt.mode.name, trt.channel_axis
     arrays = [value_from_weights(weights, dtype) for weights in (trt.scale, trt.shift, trt.power)]
-    coefficients = [
-        None if array is None else torch_converter(dtype)(np.ascontiguousarray(array)) for array in arrays
-    ]
+    coefficients = [None if array is None else torch_converter(dtype)(np.ascontiguousarray(array)) for array in arrays]
 
     def compute(value: Any) -> Any:
         factor, shift, power = (_broadcast_weights(weights, value, mode, axis) for weights in coefficients)

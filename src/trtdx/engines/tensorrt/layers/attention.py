@@ -111,9 +111,7 @@ class _AttentionRules:
             keys, values = (_unpack_sequence(part, number, lengths, packed[1]) for part in (key, value))
             limit = lengths[number].reshape(1, 1, 1, 1) if lengths is not None and not packed[1] else None
             sequence_mask = None if mask is None else mask[min(number, mask.shape[0] - 1)].unsqueeze(0)
-            sequence_mask = (
-                None if sequence_mask is None else sequence_mask[..., : queries.shape[2], : keys.shape[2]]
-            )
+            sequence_mask = None if sequence_mask is None else sequence_mask[..., : queries.shape[2], : keys.shape[2]]
             done = self.attend(queries, keys, values, sequence_mask, scale, limit)[0]
             if packed[0]:
                 result[int(starts[number]) : int(starts[number + 1])] = done.transpose(0, 1)

@@ -48,9 +48,7 @@ def _torch_cast(source: str, target: str) -> Kernel:
     if target == "BOOL":
         return lambda value: (value.to(torch.float32) if source in WIDENED_DTYPES else value) != 0
     if target == "INT4":
-        return lambda value: wrap_to_int4(
-            value if source not in FLOAT_DTYPES else integers_from_floats(value, "INT32")
-        )
+        return lambda value: wrap_to_int4(value if source not in FLOAT_DTYPES else integers_from_floats(value, "INT32"))
     if target in INTEGER_LIMITS and source in FLOAT_DTYPES:
         return lambda value: integers_from_floats(value, target)
     if target == "FP8":

@@ -84,8 +84,7 @@ def _fixed_weights(layer: TrtLayer, trt: Any) -> tuple[Any, Any]:
     kernel = None if layer.has_input(1) else value_from_weights(trt.kernel, dtype)
     bias = None if layer.has_input(2) else value_from_weights(trt.bias, dtype)
     kernel, bias = (
-        None if weights is None else torch_converter(dtype)(weights).to(torch.float32)
-        for weights in (kernel, bias)
+        None if weights is None else torch_converter(dtype)(weights).to(torch.float32) for weights in (kernel, bias)
     )
     return kernel, bias
 
@@ -148,11 +147,7 @@ def pooling_kernel(layer: TrtLayer, trt: Any) -> Kernel:
 def _max_pool(value: Any, window: ConvolutionWindow) -> Any:
     pool = torch.nn.functional.max_pool2d if len(window.size) == 2 else torch.nn.functional.max_pool3d
     pads = [(before, after + more) for before, after, more in window.padding(value.shape[2:])]
-    padded = (
-        torch.nn.functional.pad(value, _torch_padding(pads), value=-math.inf)
-        if any(map(any, pads))
-        else value
-    )
+    padded = torch.nn.functional.pad(value, _torch_padding(pads), value=-math.inf) if any(map(any, pads)) else value
     return pool(padded, window.size, window.stride)
 
 

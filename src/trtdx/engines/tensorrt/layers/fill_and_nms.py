@@ -64,13 +64,9 @@ def nms_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     most = trt.topk_box_limit
     dtype = torch_dtype(layer.outputs[0].dtype)
 
-    def compute(
-        boxes: Any, scores: Any, count: Any, overlap: Any = None, least: Any = None
-    ) -> tuple[Any, Any]:
+    def compute(boxes: Any, scores: Any, count: Any, overlap: Any = None, least: Any = None) -> tuple[Any, Any]:
         corners = _box_corners(boxes.to(torch.float32).numpy(), centred)
-        shared, low = (
-            0.0 if threshold is None else float(threshold.item()) for threshold in (overlap, least)
-        )
+        shared, low = (0.0 if threshold is None else float(threshold.item()) for threshold in (overlap, least))
         rules = NmsLimits(int(count.item()), shared, low, most)
         selected = _select_boxes(corners, scores.to(torch.float32).numpy(), rules)
         rows = np.array(selected, np.int64).reshape(-1, 3)
@@ -108,10 +104,7 @@ def _select_boxes(boxes: Array, scores: Array, rules: NmsLimits) -> list[tuple[i
             if scores[batch, box, kind] <= rules.least_score or len(rivals) >= rules.most_kept:
                 continue
             class_boxes = boxes[batch] if boxes.ndim == 3 else boxes[batch, :, kind]
-            if all(
-                _intersection_over_union(class_boxes[box], class_boxes[rival]) <= rules.overlap
-                for rival in rivals
-            ):
+            if all(_intersection_over_union(class_boxes[box], class_boxes[rival]) <= rules.overlap for rival in rivals):
                 rivals.append(box)
                 selected.append((batch, kind, box))
     return selected

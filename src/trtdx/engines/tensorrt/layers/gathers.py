@@ -29,10 +29,7 @@ def move_as_bytes(kernel: Kernel, layer: TrtLayer) -> Kernel:
     dtype = torch_dtype(layer.outputs[0].dtype)
 
     def compute(*values: Any) -> Any:
-        raw = [
-            value.view(torch.uint8) if value is not None and value.dtype == dtype else value
-            for value in values
-        ]
+        raw = [value.view(torch.uint8) if value is not None and value.dtype == dtype else value for value in values]
         return kernel(*raw).view(dtype)
 
     return compute
@@ -66,9 +63,7 @@ def _tuples_in_bounds(index: Any, lengths: tuple[int, ...]) -> tuple[list[Any], 
 def gather_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     mode, axis, batch = trt.mode.name, trt.axis, trt.num_elementwise_dims
     if mode == "ELEMENT":
-        return kernel_on_arrays(
-            move_as_bytes(lambda data, index: gather_elements(data, index, axis), layer), layer
-        )
+        return kernel_on_arrays(move_as_bytes(lambda data, index: gather_elements(data, index, axis), layer), layer)
     if mode == "ND":
         anywhere = kernel_on_arrays(
             move_as_bytes(lambda data, index: gather_nd_torch(data, index, batch), layer), layer
@@ -101,9 +96,7 @@ def gather_batched(data: Array, index: Array, axis: int) -> Array:
     if not count:
         return np.zeros((0, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :]), data.dtype)
     gathered = [
-        gather_default(
-            data[min(number, len(data) - 1)], np.asarray(index[min(number, len(index) - 1)]), axis - 1
-        )
+        gather_default(data[min(number, len(data) - 1)], np.asarray(index[min(number, len(index) - 1)]), axis - 1)
         for number in range(count)
     ]
     return np.stack(gathered)

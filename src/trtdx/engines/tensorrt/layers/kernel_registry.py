@@ -61,9 +61,7 @@ def kernel_on_arrays(kernel: Kernel, layer: TrtLayer, fixed: dict[int, Array] | 
     """Return a kernel on torch tensors as one on arrays; inputs that never change are converted once."""
     into = [torch_converter(tensor.dtype) if tensor else None for tensor in layer.inputs]
     back = [numpy_converter(tensor.dtype) for tensor in layer.outputs]
-    ready = {
-        number: torch_converter(input_dtype(layer, number))(array) for number, array in (fixed or {}).items()
-    }
+    ready = {number: torch_converter(input_dtype(layer, number))(array) for number, array in (fixed or {}).items()}
     if len(into) == 2 and len(back) == 1 and set(ready) == {1} and into[0]:
         first, weights, last = into[0], ready[1], back[0]
         return lambda value, _: last(kernel(first(value), weights))
@@ -71,8 +69,7 @@ def kernel_on_arrays(kernel: Kernel, layer: TrtLayer, fixed: dict[int, Array] | 
         only = back[0]
         return lambda *values: only(kernel(*_torch_arguments(values, into, ready)))
     return lambda *values: tuple(
-        convert(output)
-        for convert, output in zip(back, kernel(*_torch_arguments(values, into, ready)), strict=True)
+        convert(output) for convert, output in zip(back, kernel(*_torch_arguments(values, into, ready)), strict=True)
     )
 
 
@@ -112,9 +109,7 @@ def compute_in_float32(function: Kernel, layer: TrtLayer) -> Kernel:
     rounded, wide = torch_dtype(layer.outputs[0].dtype), torch.float32
 
     def compute(*inputs: Any) -> Any:
-        widened = [
-            value.to(wide) if value is not None and value.is_floating_point() else value for value in inputs
-        ]
+        widened = [value.to(wide) if value is not None and value.is_floating_point() else value for value in inputs]
         return function(*widened).to(rounded)
 
     return compute

@@ -86,17 +86,10 @@ def small_matrix_multiply_kernel(layer: TrtLayer, trt: Any, large: Kernel) -> Ke
     def compute(left: Array, right: Array) -> Any:
         matrix = right.swapaxes(-1, -2) if turned[1] else right
         inner, width = matrix.shape[-2:]
-        if (
-            right.size == inner * width
-            and left.size <= EINSUM_ROWS * inner
-            and right.size <= ONE_THREAD_ELEMENTS
-        ):
+        if right.size == inner * width and left.size <= EINSUM_ROWS * inner and right.size <= ONE_THREAD_ELEMENTS:
             rows = np.einsum("mk,kn->mn", left.reshape(-1, inner), matrix.reshape(inner, width))
             return rows.reshape(*left.shape[:-1], width)
-        if (
-            inner * width <= BLAS_THREAD_ELEMENTS
-            and left.shape[-2] * inner * width <= BLAS_THREAD_MULTIPLICATIONS
-        ):
+        if inner * width <= BLAS_THREAD_ELEMENTS and left.shape[-2] * inner * width <= BLAS_THREAD_MULTIPLICATIONS:
             return np.matmul(left, matrix)
         return large(left, right)
 
@@ -122,13 +115,9 @@ def moe_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     scaled = to_type != "FLOAT"
     biased = len(layer.inputs) - 3 - 3 - scaled >= 3
     if dims_tuple(read_attribute(lambda: trt.quantization_block_shape)):
-        raise LayerError(
-            f"layer {layer.name!r} quantises dynamically, which is not computed", layer=layer.name
-        )
+        raise LayerError(f"layer {layer.name!r} quantises dynamically, which is not computed", layer=layer.name)
     if activation not in ("NONE", "SILU"):
-        raise LayerError(
-            f"the activation {activation} of layer {layer.name!r} is not known", layer=layer.name
-        )
+        raise LayerError(f"the activation {activation} of layer {layer.name!r} is not known", layer=layer.name)
 
     def between(gate: Any, up: Any) -> Any:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
@@ -151,9 +140,7 @@ def moe_kernel(layer: TrtLayer, trt: Any) -> Kernel:
             )
             inner = between(gate(tokens[token]), up(tokens[token]))
             if scale is not None:
-                inner = _quantize_dequantize(
-                    inner, scale.reshape(-1)[expert if scale.numel() > 1 else 0], to_type
-                )
+                inner = _quantize_dequantize(inner, scale.reshape(-1)[expert if scale.numel() > 1 else 0], to_type)
             total.index_add_(0, token, down(inner) * shares[token, place].unsqueeze(-1))
         return total.reshape(hidden.shape)
 

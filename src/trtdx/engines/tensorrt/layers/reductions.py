@@ -34,9 +34,7 @@ def reduce_kernel(layer: TrtLayer, trt: Any) -> Kernel:
         return identity_kernel
     if dtype not in FLOAT_DTYPES:
         output_dtype = torch_dtype(layer.outputs[0].dtype)
-        return kernel_on_arrays(
-            lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(output_dtype), layer
-        )
+        return kernel_on_arrays(lambda value: INTEGER_REDUCTIONS[operation](value, axes, keep).to(output_dtype), layer)
     large = kernel_on_arrays(
         compute_in_float32(lambda value: FLOAT_REDUCTIONS[operation](value, axes, keep), layer), layer
     )

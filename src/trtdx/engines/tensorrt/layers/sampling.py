@@ -108,8 +108,7 @@ def _resize_axis(value: Any, axis: int, size: int, scale: float | None, rules: R
         return value.index_select(axis, rules.nearest_indices(places, length))
     shape = shape_along(axis, value.dim())
     parts = [
-        value.index_select(axis, at) * weight.reshape(shape)
-        for at, weight in rules.weighted_indices(places, length)
+        value.index_select(axis, at) * weight.reshape(shape) for at, weight in rules.weighted_indices(places, length)
     ]
     return sum(parts[1:], parts[0])
 

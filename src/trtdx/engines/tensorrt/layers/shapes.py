@@ -92,9 +92,7 @@ def squeeze_kernel(layer: TrtLayer, trt: Any) -> Kernel:
         gone = {axis % value.ndim for axis in axes.tolist()}
         wrong = [axis for axis in gone if value.shape[axis] != 1]
         if wrong:
-            raise LayerError(
-                f"axis {wrong[0]} of {list(value.shape)} has not length 1 and cannot be squeezed"
-            )
+            raise LayerError(f"axis {wrong[0]} of {list(value.shape)} has not length 1 and cannot be squeezed")
         return value.reshape([size for axis, size in enumerate(value.shape) if axis not in gone])
 
     return compute

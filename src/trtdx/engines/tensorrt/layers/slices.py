@@ -46,9 +46,7 @@ def slice_kernel(layer: TrtLayer, trt: Any) -> Kernel:
     mode = trt.mode.name
     inputs = (("start", 1), ("shape", 2), ("stride", 3), ("axes", 5))
     # Asking for what an input gives makes TensorRT log a warning.
-    fixed = [
-        None if layer.has_input(number) else dims_tuple(getattr(trt, name, None)) for name, number in inputs
-    ]
+    fixed = [None if layer.has_input(number) else dims_tuple(getattr(trt, name, None)) for name, number in inputs]
     plans: dict[Any, SlicePlan] = {}
 
     def compute(
@@ -105,14 +103,10 @@ def _plan_slice(
             index.append(slice(begin, last + 1, step))
         else:
             index.append(slice(begin, last - 1 if last else None, step))
-    return SlicePlan(
-        window, tuple(index), window.size if repeats else None, min(window.stride, default=1) < 0
-    )
+    return SlicePlan(window, tuple(index), window.size if repeats else None, min(window.stride, default=1) < 0)
 
 
-def _window_over_all_axes(
-    window: SliceWindow, axes: tuple[int, ...] | None, shape: tuple[int, ...]
-) -> SliceWindow:
+def _window_over_all_axes(window: SliceWindow, axes: tuple[int, ...] | None, shape: tuple[int, ...]) -> SliceWindow:
     """Return start, size and stride for every axis; an axis not named is taken whole."""
     if not axes:
         return window
@@ -126,8 +120,7 @@ def repeat_elements(value: Array, shape: tuple[int, ...]) -> Array:
     """Return a view with elements of axes of length 1 repeated; torch may look at it, which wants it writable."""
     if value.flags.c_contiguous and value.dtype.isbuiltin == 1:  # ten times as quick
         strides = [
-            0 if have != want else step
-            for have, want, step in zip(value.shape, shape, value.strides, strict=True)
+            0 if have != want else step for have, want, step in zip(value.shape, shape, value.strides, strict=True)
         ]
         return np.ndarray(shape, value.dtype, value, 0, strides)
     view = np.broadcast_to(value, shape)

@@ -37,8 +37,7 @@ def parse_onnx(trt: Any, network: Any, logger: Any, path: str) -> Any:
     errors = [parser.get_error(number) for number in range(parser.num_errors)]
     if not parsed or errors:
         reasons = (
-            "; ".join(_render_parser_error(error) for error in errors[:MOST_ERRORS])
-            or "the parser gave no reason"
+            "; ".join(_render_parser_error(error) for error in errors[:MOST_ERRORS]) or "the parser gave no reason"
         )
         raise BuildError(f"TensorRT's parser refuses {path}: {reasons}", stage="parse")
     if not network.num_layers and not network.num_outputs:

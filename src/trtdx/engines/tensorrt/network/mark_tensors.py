@@ -86,15 +86,11 @@ class TensorMarks:
             else:
                 self.network.unmark_output(tensor)
             reason = next(text for text in errors if name in text)
-            self._record_unmarked(
-                name, f"the compiler has no way to give it out: {reason.strip()[:REASON_CHARS]}"
-            )
+            self._record_unmarked(name, f"the compiler has no way to give it out: {reason.strip()[:REASON_CHARS]}")
         return offenders
 
     def _find_offenders(self, errors: Iterable[str]) -> Iterator[str]:
-        may_go = [
-            name for name in self.tensors if self.variant == "debug-tensors" or name not in self.model_outputs
-        ]
+        may_go = [name for name in self.tensors if self.variant == "debug-tensors" or name not in self.model_outputs]
         reported: set[str] = set()
         for text in errors:
             match = _NO_RUNNER.search(text)
@@ -120,11 +116,7 @@ def network_tensors(network: Any) -> tuple[set[str], dict[str, Any]]:
 
 def layers_of_tensors(network: Any, tensors: Collection[str]) -> dict[str, tuple[str, int]]:
     """Return the layer that makes each tensor, and which of its outputs it is."""
-    return {
-        tensor.name: (layer, port)
-        for layer, port, tensor in _layer_outputs(network)
-        if tensor.name in tensors
-    }
+    return {tensor.name: (layer, port) for layer, port, tensor in _layer_outputs(network) if tensor.name in tensors}
 
 
 def _layer_outputs(network: Any) -> Iterator[tuple[str, int, Any]]:

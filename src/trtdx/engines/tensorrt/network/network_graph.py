@@ -57,8 +57,7 @@ class NetworkGraph:
         ]
         self.producers = {value: at for at, node in enumerate(self.nodes) for value in node.outputs}
         self.reads = [
-            [self._values[tensor.slot] for tensor in layer.inputs if tensor is not None]
-            for layer in self.layers
+            [self._values[tensor.slot] for tensor in layer.inputs if tensor is not None] for layer in self.layers
         ]
         self.users: dict[NetworkValue, list[int]] = {}
         for at, values in enumerate(self.reads):

@@ -68,9 +68,7 @@ class NetworkPlaces(NamedTuple):
         return [spot for spot in self.tensor_places if spot.place in chosen]
 
 
-def places_of_network(
-    network: Any, onnx: str | Path | OnnxGraph | NetworkGraph | None = None
-) -> NetworkPlaces:
+def places_of_network(network: Any, onnx: str | Path | OnnxGraph | NetworkGraph | None = None) -> NetworkPlaces:
     """Return every place of a network.
 
     Args:
@@ -106,9 +104,7 @@ def _places_from_onnx(graph: TrtGraph, onnx: Any) -> NetworkPlaces:
     return NetworkPlaces([spot for _, spot in merged], matches.renamed, matches.lost)
 
 
-def _places_added_by_parser(
-    layers: list[TrtLayer], named: set[str], constant: set[int]
-) -> Iterator[TensorPlace]:
+def _places_added_by_parser(layers: list[TrtLayer], named: set[str], constant: set[int]) -> Iterator[TensorPlace]:
     """Yield what is in the network and not in the file; weights and their copies are left out."""
     for layer in layers:
         for number, tensor in enumerate(layer.outputs):
@@ -152,9 +148,7 @@ class _OnnxTensorMatches:
         other = re.compile(rf"{re.escape(value)}_\d+")
         likely = [tensor for name, tensor in self.tensors.items() if other.fullmatch(name)]
         likely = [
-            tensor
-            for tensor in likely
-            if tensor.name not in self.onnx.values and self._may_come_from(tensor, node)
+            tensor for tensor in likely if tensor.name not in self.onnx.values and self._may_come_from(tensor, node)
         ]
         if len(likely) == 1:
             return likely[0]
@@ -206,11 +200,7 @@ def _layer_input_taps(network: NetworkGraph) -> Iterator[OnnxTap]:
         if layer.name.startswith("(Unnamed"):
             continue
         path = path_parts(layer.name)
-        data = [
-            tensor
-            for tensor in layer.inputs
-            if tensor is not None and tensor.slot not in network.constant_slots
-        ]
+        data = [tensor for tensor in layer.inputs if tensor is not None and tensor.slot not in network.constant_slots]
         for number, tensor in enumerate(data):
             place = Place(".".join(path), "in", number, dtype=dtype_name(tensor.dtype))
             yield OnnxTap(place, tensor.name, at, (0, len(path)))

@@ -69,9 +69,7 @@ def check_profiles(profiles: Sequence[ShapeProfile], inputs: Sequence[Binding]) 
         lacking = [binding for binding in dynamic if binding.name not in profile]
         if lacking:
             where = f"profile {number} has no" if profiles else "there is no profile with"
-            input_texts = ", ".join(
-                f"{binding.name} ({', '.join(map(str, binding.dims))})" for binding in lacking
-            )
+            input_texts = ", ".join(f"{binding.name} ({', '.join(map(str, binding.dims))})" for binding in lacking)
             raise InputError(
                 f"{where} shapes for the dynamic inputs {input_texts}",
                 fix=f"add {' '.join(map(_profile_example, lacking))}",
@@ -88,7 +86,6 @@ def _unknown_input_error(number: int, name: str, names: Sequence[str]) -> InputE
 
 def _profile_example(binding: Binding) -> str:
     shapes = [
-        "x".join(str(dim) if isinstance(dim, int) else size for dim in binding.dims)
-        for size in ("MIN", "OPT", "MAX")
+        "x".join(str(dim) if isinstance(dim, int) else size for dim in binding.dims) for size in ("MIN", "OPT", "MAX")
     ]
     return f"{binding.name}:{','.join(shapes)}"

@@ -134,9 +134,7 @@ def value_from_weights(weights: Any, dtype: str, shape: tuple[int, ...] | None =
     """Return a value over the weights' memory (a copy for packed types), or None where there are none."""
     if shape is None and not int(weights.size):
         return None
-    flat = (
-        torch_readable_array(weights) if isinstance(weights, np.ndarray) else _unpack_weights(weights, dtype)
-    )
+    flat = torch_readable_array(weights) if isinstance(weights, np.ndarray) else _unpack_weights(weights, dtype)
     return flat if shape is None else flat.reshape(shape)
 
 

@@ -44,17 +44,11 @@ def prompt_length(taker: EngineLoad) -> Iterator[Violation]:
         yield from _long_prompts(taker, taker.requests, limit, by)
         return
     most = chunked_prompt_limit(taker)  # what no chunking saves is told apart from what it would
-    yield from _long_prompts(
-        taker, [request for request in taker.requests if request.input_len > most], limit, by
-    )
-    yield from _long_prompts(
-        taker, [request for request in taker.requests if request.input_len <= most], limit, by
-    )
+    yield from _long_prompts(taker, [request for request in taker.requests if request.input_len > most], limit, by)
+    yield from _long_prompts(taker, [request for request in taker.requests if request.input_len <= most], limit, by)
 
 
-def _long_prompts(
-    taker: EngineLoad, requests: list[Request], limit: int, limit_name: str
-) -> Iterator[Violation]:
+def _long_prompts(taker: EngineLoad, requests: list[Request], limit: int, limit_name: str) -> Iterator[Violation]:
     excess = requests_over_limit(requests, lambda request: request.input_len - limit)
     if excess is None:
         return
@@ -63,16 +57,13 @@ def _long_prompts(
     unsure = helped and taker.chunked is None and can_chunk(taker.engine)
     raised = _room_for_prompts(taker, limit_name)
     yield Violation(
-        taker.evidence(
-            excess.worst, (limit_name,), *PROMPT_DIMENSIONS, *TOKEN_DIMENSIONS, *LENGTH_DIMENSIONS
-        ),
+        taker.evidence(excess.worst, (limit_name,), *PROMPT_DIMENSIONS, *TOKEN_DIMENSIONS, *LENGTH_DIMENSIONS),
         {
             "what": "a prompt",
             "length": excess.worst.input_len,
             "than": f"the {limit} tokens the engine takes ({LIMIT_WORDS[limit_name]})",
             "among": excess.count_words,
-            "otherwise": _too_few_positions(taker, limit, raised)
-            or _alternative_fix(taker, limit, limit_name, helped),
+            "otherwise": _too_few_positions(taker, limit, raised) or _alternative_fix(taker, limit, limit_name, helped),
             **taker.request_values(excess, raised),
         },
         Severity.WARNING if unsure else None,
@@ -211,7 +202,9 @@ def answer_length(taker: EngineLoad) -> Iterator[Violation]:
     )
 
 
-ANSWER_IS_CUT = "the C++ executor shortens the answer with a warning; ModelRunner, run.py and the LLM API refuse the request"
+ANSWER_IS_CUT = (
+    "the C++ executor shortens the answer with a warning; ModelRunner, run.py and the LLM API refuse the request"
+)
 ADDS_DRAFTS = " (trtllm-build adds max_draft_len to it by itself)"
 
 

@@ -76,15 +76,9 @@ def tensorrt_release(deployment: Deployment) -> Iterator[Violation]:
         release_words = "" if writer.is_observed else f"by its release, {artifact.text('version')}, "
         values |= {"who": f"{release_words}TensorRT {writer.writer_version}", "plan": _first_plan(artifact)}
         values["rebuild"] = _rebuild_command(artifact, runtime)
-        evidence = artifact.evidence(name) + machine.evidence(
-            _first_stated(machine, "gpu.tensorrt", "gpu.runtime")
-        )
-        sure = (
-            artifact.kind == "engine" and not writer.differs_in_patch
-        )  # plain plans may be version-compatible
-        severity, confidence = (
-            (None, 0.97 if writer.is_observed else 0.85) if sure else (Severity.WARNING, 0.7)
-        )
+        evidence = artifact.evidence(name) + machine.evidence(_first_stated(machine, "gpu.tensorrt", "gpu.runtime"))
+        sure = artifact.kind == "engine" and not writer.differs_in_patch  # plain plans may be version-compatible
+        severity, confidence = (None, 0.97 if writer.is_observed else 0.85) if sure else (Severity.WARNING, 0.7)
         yield Violation(evidence, values, severity, confidence)
 
 
@@ -111,18 +105,12 @@ def engine_release(deployment: Deployment) -> Iterator[Violation]:
         if not builders or not runtime or runtime in builders or _is_unreadable(engine, machine):
             continue
         keys = _missing_keys(engine, runtime)
-        if (
-            is_legacy_engine(engine)
-            and not keys
-            and any(is_same_release(builder, runtime) for builder in builders)
-        ):
+        if is_legacy_engine(engine) and not keys and any(is_same_release(builder, runtime) for builder in builders):
             continue  # which patch built it is not known
         values = _release_values(engine, runtime, keys)
         names = ["era" if is_legacy_engine(engine) else "version", *(["build.missing_keys"] if keys else [])]
         severity, confidence = _release_severity(builders[0], runtime, bool(keys))
-        yield Violation(
-            engine.evidence(*names) + machine.evidence("gpu.runtime"), values, severity, confidence
-        )
+        yield Violation(engine.evidence(*names) + machine.evidence("gpu.runtime"), values, severity, confidence)
 
 
 def _release_values(engine: Artifact, runtime: str, keys: list[str]) -> dict[str, object]:
@@ -236,9 +224,7 @@ def quantization_on_gpu(deployment: Deployment) -> Iterator[Violation]:
     yield from _unsupported_quantization(deployment, lambda algo: algo not in FP8_ALGOS)
 
 
-def _unsupported_quantization(
-    deployment: Deployment, is_judged_here: Callable[[str], bool]
-) -> Iterator[Violation]:
+def _unsupported_quantization(deployment: Deployment, is_judged_here: Callable[[str], bool]) -> Iterator[Violation]:
     reported: set[tuple[str, str]] = set()
     for kind in MODEL_KINDS:
         for artifact, machine in artifact_machine_pairs(deployment, kind):

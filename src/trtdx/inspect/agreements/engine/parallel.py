@@ -57,16 +57,12 @@ class ModelCut(NamedTuple):
 
 def model_cuts(deployment: Deployment) -> Iterator[ModelCut]:
     """Yield every model that is cut: engines and checkpoints by themselves, models by who serves them."""
-    built = [
-        artifact for artifact in deployment.of_kinds("engine", "checkpoint") if artifact.has("num_heads")
-    ]
+    built = [artifact for artifact in deployment.of_kinds("engine", "checkpoint") if artifact.has("num_heads")]
     yield from (ModelCut(artifact, artifact) for artifact in built)
     for server, model in served_models(deployment):
         if server.text("runtime.backend") not in ("", "pytorch"):
             continue
-        if not built or names_artifact(
-            server, "runtime.model", model
-        ):  # else it serves what was made from the model
+        if not built or names_artifact(server, "runtime.model", model):  # else it serves what was made from the model
             yield ModelCut(model, server)
 
 
@@ -86,9 +82,7 @@ def tensor_parallel(deployment: Deployment) -> Iterator[Violation]:
             continue
         reported.append(key)
         works = [
-            size
-            for size in PARALLEL_SIZES
-            if all(_divides_evenly(cut, name, size) for name in _cut_dimensions(cut))
+            size for size in PARALLEL_SIZES if all(_divides_evenly(cut, name, size) for name in _cut_dimensions(cut))
         ]
         best = max((size for size in works if tp_size % size == 0), default=1)
         yield Violation(
@@ -205,9 +199,7 @@ def world_size_product(deployment: Deployment) -> Iterator[Violation]:
 def expert_sizes_product(deployment: Deployment) -> Iterator[Violation]:
     """The two ways of cutting experts make up the tensor parallelism together."""
     for artifact in deployment.of_kinds("checkpoint", "engine", "llm-args", "command"):
-        tp_size, moe_tp, moe_ep = (
-            artifact.integer(name) for name in ("tp_size", "moe_tp_size", "moe_ep_size")
-        )
+        tp_size, moe_tp, moe_ep = (artifact.integer(name) for name in ("tp_size", "moe_tp_size", "moe_ep_size"))
         if tp_size is None or (moe_tp is None and moe_ep is None) or (artifact.integer("cp_size") or 1) > 1:
             continue
         what = _expert_size_fault(tp_size, moe_tp, moe_ep)
@@ -292,9 +284,7 @@ def context_parallel(deployment: Deployment) -> Iterator[Violation]:
 def _is_not_ulysses(mapping: Artifact) -> bool:
     """Return whether another kind of context parallelism is asked for than Ulysses."""
     cp_settings = [
-        str(fact.value)
-        for name, fact in mapping.family_facts("option").items()
-        if name.startswith("cp_config")
+        str(fact.value) for name, fact in mapping.family_facts("option").items() if name.startswith("cp_config")
     ]
     return any(kind in " ".join(cp_settings).upper() for kind in ("HELIX", "STAR", "RING"))
 
@@ -386,9 +376,7 @@ def _misaligned_slices(cut: ModelCut, block_size: int) -> Iterator[Violation]:
         dense_beside_experts = name == "intermediate_size" and cut.model.has("num_experts")
         if not size or ways == 1 or size % ways or dense_beside_experts or (size // ways) % block_size == 0:
             continue
-        works = [
-            pieces for pieces in PARALLEL_SIZES if size % pieces == 0 and (size // pieces) % block_size == 0
-        ]
+        works = [pieces for pieces in PARALLEL_SIZES if size % pieces == 0 and (size // pieces) % block_size == 0]
         yield Violation(
             cut.model.evidence(name, "quant.algo") + cut.mapping.evidence("tp_size"),
             {

@@ -39,9 +39,7 @@ def whole_plans(deployment: Deployment) -> Iterator[Violation]:
             broken = artifact.items(name)
             if broken:
                 values = {"plans": abbreviate_list(broken, 3), "folder": quoted_path(artifact)}
-                values["rebuild"] = (
-                    build_command(artifact) if artifact.kind == "engine" else REBUILD_PLAN_COMMAND
-                )
+                values["rebuild"] = build_command(artifact) if artifact.kind == "engine" else REBUILD_PLAN_COMMAND
                 yield Violation(artifact.evidence(name), values)
 
 
@@ -69,9 +67,7 @@ def single_compute_capability(deployment: Deployment) -> Iterator[Violation]:
         which = abbreviate_list([" ".join(plan_words) for plan_words in _plans_by_gpu(engine)], 4)
         values |= {"folder": quoted_path(engine), "rebuild": build_command(engine)}
         values["which"] = f": {which}" if which else ""
-        evidence = [
-            Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)
-        ]
+        evidence = [Evidence(f"{engine.path.rstrip('/')}/{name}", text) for name, text in _plans_by_gpu(engine)]
         yield Violation(tuple(evidence[:4]) or engine.evidence("plan.sms"), values)
 
 
@@ -104,9 +100,7 @@ def plan_for_each_rank(deployment: Deployment) -> Iterator[Violation]:
                 "folder": quoted_path(engine),
                 "rebuild": build_command(engine),
             }
-            first = Evidence(
-                engine.facts["weights.missing"].where, f"not there: {abbreviate_list(missing, 8)}"
-            )
+            first = Evidence(engine.facts["weights.missing"].where, f"not there: {abbreviate_list(missing, 8)}")
             yield Violation((first, *engine.evidence("world_size")), values)
 
 

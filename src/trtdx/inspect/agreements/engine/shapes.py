@@ -55,7 +55,9 @@ def batch_size(taker: EngineLoad) -> Iterator[Violation]:
     excess = taker.requests_over(lambda request: request.batch - s.max_batch_size)
     if excess is None:
         return
-    queued = f"the C++ executor runs {s.max_batch_size} at once and lets the others wait, ModelRunner and run.py refuse it"
+    queued = (
+        f"the C++ executor runs {s.max_batch_size} at once and lets the others wait, ModelRunner and run.py refuse it"
+    )
     yield Violation(
         taker.evidence(excess.worst, ("max_batch_size",), *SEQUENCE_DIMENSIONS),
         {
@@ -83,8 +85,7 @@ def step_tokens(taker: EngineLoad) -> Iterator[Violation]:
     if excess:
         yield Violation(
             taker.evidence(excess.worst, ("max_num_tokens",), *TOKEN_DIMENSIONS),
-            _step_values(s, excess)
-            | taker.request_values(excess, {"max_num_tokens": _batch_tokens(s, excess.worst)}),
+            _step_values(s, excess) | taker.request_values(excess, {"max_num_tokens": _batch_tokens(s, excess.worst)}),
             None if s.supports_inflight else Severity.ERROR,
         )
 
@@ -152,9 +153,7 @@ def prompt_table(taker: EngineLoad) -> Iterator[Violation]:
     lowered = [size for server in taker.servers if (size := server.integer("max_batch_size"))]
     shares = min([s.max_batch_size, *lowered]) if s.supports_inflight else 1
     excess = taker.requests_over(
-        lambda request: (
-            request.prompt_table * (1 if s.supports_inflight else request.batch) - s.prompt_table // shares
-        )
+        lambda request: request.prompt_table * (1 if s.supports_inflight else request.batch) - s.prompt_table // shares
     )
     if excess is None or not taker.engine.has("max_prompt_table"):
         return
@@ -177,15 +176,11 @@ def prompt_table(taker: EngineLoad) -> Iterator[Violation]:
 def _table_alternative(s: EngineSettings, rows: int) -> str:
     fewer = s.prompt_table // rows
     if s.supports_inflight and fewer:
-        return (
-            f"or start the server with max_batch_size {fewer}, so that each request's share is large enough"
-        )
+        return f"or start the server with max_batch_size {fewer}, so that each request's share is large enough"
     return "or send fewer image tokens or virtual tokens with the request"
 
 
-@make_agreement(
-    "DX115", "engine", "llm-args", "command", "request", needs=("engine|llm-args|command", "request")
-)
+@make_agreement("DX115", "engine", "llm-args", "command", "request", needs=("engine|llm-args|command", "request"))
 def adapter_rank(deployment: Deployment) -> Iterator[Violation]:
     """The adapter a request asks for has no higher rank than the engine or server takes."""
     requests = list(requests_of_artifacts(deployment.of_kinds("request")))

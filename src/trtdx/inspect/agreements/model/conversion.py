@@ -128,8 +128,7 @@ def same_architecture(deployment: Deployment) -> Iterator[Violation]:
         if here and there and here != there:
             yield Violation(
                 step.evidence("architecture"),
-                step.words()
-                | {"expected": step.source.get("architecture"), "actual": step.target.get("architecture")},
+                step.words() | {"expected": step.source.get("architecture"), "actual": step.target.get("architecture")},
             )
 
 

@@ -30,9 +30,7 @@ def plain_modules_excluded(deployment: Deployment) -> Iterator[Violation]:
         patterns = [str(pattern) for pattern in model.items("quant.excluded")]
         layers = model.integer("num_layers") or 0
         plain = [str(module) for module in model.items("weights.unquantised")]
-        forgotten = [
-            module for module in plain if not is_excluded(module, patterns) and _layer_number(module) < layers
-        ]
+        forgotten = [module for module in plain if not is_excluded(module, patterns) and _layer_number(module) < layers]
         if forgotten:
             values = {
                 "modules": abbreviate_list(forgotten, 4),

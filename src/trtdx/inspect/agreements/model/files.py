@@ -189,9 +189,7 @@ def _reencode_remedy(artifact: Artifact, file: str, reason: str) -> dict[str, st
     encoding = next((codec for words, codec in codecs_by_words.items() if words in reason), "")
     if not encoding:
         return {}
-    program = (
-        f"import sys, pathlib; p=pathlib.Path(sys.argv[1]); p.write_text(p.read_text('{encoding}'), 'UTF-8')"
-    )
+    program = f"import sys, pathlib; p=pathlib.Path(sys.argv[1]); p.write_text(p.read_text('{encoding}'), 'UTF-8')"
     command = f'python3 -c "{program}" {quoted_folder(artifact)}/{shlex.quote(file)}'
     return {"remedy": f"save {file} as UTF-8 without a byte-order mark", "command": command}
 
@@ -206,9 +204,7 @@ def values_of_their_type(deployment: Deployment) -> Iterator[Violation]:
             value, _, expected = rest.rpartition(": ")
             files.setdefault(where.partition(": ")[0], []).append((where, value, expected))
         for file, faults in files.items():
-            keys = [
-                f"{where.partition(': ')[2]} is {value} ({expected})" for where, value, expected in faults
-            ]
+            keys = [f"{where.partition(': ')[2]} is {value} ({expected})" for where, value, expected in faults]
             yield Violation(
                 tuple(Evidence(where, value) for where, value, _ in faults[:8]),
                 {
@@ -235,9 +231,7 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer is among the files of a model, or is named elsewhere."""
     for model in deployment.of_kinds("hf"):
         stated = model.has("tokenizer.files", "architecture") and not model.items("tokenizer.files")
-        lent = any(
-            _brings_tokenizer(artifact) for artifact in deployment.artifacts if _may_lend(artifact, model)
-        )
+        lent = any(_brings_tokenizer(artifact) for artifact in deployment.artifacts if _may_lend(artifact, model))
         if stated and not lent and not model.get("encoder_decoder"):
             served = any(
                 names_artifact(command, "runtime.model", model)
@@ -245,11 +239,7 @@ def tokenizer_there(deployment: Deployment) -> Iterator[Violation]:
                 for command in deployment.of_kinds("command")
             )
             yield Violation(
-                (
-                    Evidence(
-                        model.path, "no tokenizer.json, tokenizer.model, vocab.json or tokenizer_config.json"
-                    ),
-                ),
+                (Evidence(model.path, "no tokenizer.json, tokenizer.model, vocab.json or tokenizer_config.json"),),
                 {"path": model.path, "folder": quoted_folder(model)},
                 Severity.ERROR if served else Severity.WARNING,
                 0.8,

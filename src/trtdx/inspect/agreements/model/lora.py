@@ -60,11 +60,7 @@ def host_remedy(
         }
     lines = [f"max_lora_rank: {rank}"] if rank else []
     lines += [f"lora_target_modules: [{', '.join(names)}]"] if names else []
-    file = (
-        host.path
-        if host.kind == "llm-args"
-        else "the YAML file of --extra_llm_api_options (--config since 1.2)"
-    )
+    file = host.path if host.kind == "llm-args" else "the YAML file of --extra_llm_api_options (--config since 1.2)"
     shown = r"\n  ".join(["lora_config:", *lines])
     return {
         "remedy": f"set in {file}, below lora_config: {' and '.join(lines)}",
@@ -117,9 +113,7 @@ def _without_plugin(host: Artifact) -> bool:
 
 
 def _switch_fact(host: Artifact) -> str:
-    return (
-        "plugin.lora_plugin" if host.kind == "engine" and host.has("plugin.lora_plugin") else "lora.enabled"
-    )
+    return "plugin.lora_plugin" if host.kind == "engine" and host.has("plugin.lora_plugin") else "lora.enabled"
 
 
 @make_agreement("DX895", "lora", "engine", "llm-args", "command", needs=("lora", "engine|llm-args|command"))
@@ -131,9 +125,7 @@ def modules_adapted(deployment: Deployment) -> Iterator[Violation]:
     for adapter in deployment.of_kinds("lora"):
         for host in adapter_hosts(deployment):
             target_modules = {str(name) for name in host.items("lora.target_modules")}
-            left_out = [
-                module for module in _adapter_modules(adapter) if not _is_adapted(module, target_modules)
-            ]
+            left_out = [module for module in _adapter_modules(adapter) if not _is_adapted(module, target_modules)]
             if target_modules and left_out and host.get("lora.enabled") is not False:
                 yield Violation(
                     adapter.evidence("lora.modules") + host.evidence("lora.target_modules"),
@@ -141,9 +133,7 @@ def modules_adapted(deployment: Deployment) -> Iterator[Violation]:
                         "left_out": join_words(left_out),
                         "kind": short_kind(host),
                         "adapter": quoted_path(adapter),
-                        **host_remedy(
-                            host, adapter, modules=sorted(target_modules | set(_adapter_modules(adapter)))
-                        ),
+                        **host_remedy(host, adapter, modules=sorted(target_modules | set(_adapter_modules(adapter)))),
                     },
                 )
 
@@ -158,11 +148,7 @@ def _adapter_modules(adapter: Artifact) -> list[str]:
 def _is_adapted(module: str, target_modules: set[str]) -> bool:
     """Return whether a module is among those adapted, under its own or the adapter's name, or fused."""
     names = {name for name, trtllm_name in TRTLLM_MODULES.items() if trtllm_name == module}
-    return (
-        module in target_modules
-        or FUSED_LORA_MODULES.get(module) in target_modules
-        or bool(names & target_modules)
-    )
+    return module in target_modules or FUSED_LORA_MODULES.get(module) in target_modules or bool(names & target_modules)
 
 
 @make_agreement("DX896", "lora", "engine")
@@ -202,9 +188,7 @@ def base_model(deployment: Deployment) -> Iterator[Violation]:
     for adapter in deployment.of_kinds("lora"):
         size = adapter.integer("lora.hidden_size")
         models = [
-            artifact
-            for artifact in deployment.of_kinds("engine", "checkpoint", "hf")
-            if artifact.has("hidden_size")
+            artifact for artifact in deployment.of_kinds("engine", "checkpoint", "hf") if artifact.has("hidden_size")
         ]
         if size is None or not models or any(model.get("hidden_size") == size for model in models):
             continue
@@ -253,13 +237,9 @@ def _dora_facts(host: Artifact) -> tuple[str, ...]:
 def whole_modules(deployment: Deployment) -> Iterator[Violation]:
     """Modules that an adapter replaces whole, such as a larger output layer, are replaced."""
     for adapter in deployment.of_kinds("lora"):
-        replaced = [
-            name for name in REPLACED_MODULES if name in map(str, adapter.items("lora.modules_to_save"))
-        ]
+        replaced = [name for name in REPLACED_MODULES if name in map(str, adapter.items("lora.modules_to_save"))]
         models = [
-            artifact
-            for artifact in deployment.of_kinds("engine", "checkpoint", "hf")
-            if artifact.has("vocab_size")
+            artifact for artifact in deployment.of_kinds("engine", "checkpoint", "hf") if artifact.has("vocab_size")
         ]
         if not replaced or not models or _named_at_start(deployment, adapter):
             continue

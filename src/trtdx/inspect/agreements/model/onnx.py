@@ -214,9 +214,7 @@ def types_are_the_same(deployment: Deployment) -> Iterator[Violation]:
     yield from _graph_problems(deployment, "onnx.mixed_types", Severity.WARNING)
 
 
-def _graph_problems(
-    deployment: Deployment, name: str, severity: Severity | None = None
-) -> Iterator[Violation]:
+def _graph_problems(deployment: Deployment, name: str, severity: Severity | None = None) -> Iterator[Violation]:
     for onnx in deployment.of_kinds("onnx"):
         yield from _listed_violations(onnx, name, severity=severity, confidence=0.9)
 

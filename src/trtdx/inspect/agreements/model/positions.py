@@ -139,11 +139,7 @@ def scaling_complete(deployment: Deployment) -> Iterator[Violation]:
     """A rotary scaling states the factor that its kind needs."""
     for model in deployment.of_kinds("hf"):
         scaling = model.table("rope_scaling")
-        if (
-            _scaling_type(scaling) in FACTOR_SCALINGS
-            and "factor" not in scaling
-            and not model.get("remote_code")
-        ):
+        if _scaling_type(scaling) in FACTOR_SCALINGS and "factor" not in scaling and not model.get("remote_code"):
             yield Violation(
                 model.evidence("rope_scaling", "max_positions"),
                 {"type": _scaling_type(scaling), "path": quoted_path(model)},
@@ -215,9 +211,7 @@ def position_kind(deployment: Deployment) -> Iterator[Violation]:
             continue
         other_layout = here != there and here in ROTARY_LAYOUTS and there in ROTARY_LAYOUTS
         if POSITION_KINDS[here] != POSITION_KINDS[there] or other_layout:
-            yield Violation(
-                step.evidence("position_embedding"), step.words() | {"expected": here, "actual": there}
-            )
+            yield Violation(step.evidence("position_embedding"), step.words() | {"expected": here, "actual": there})
 
 
 @make_agreement("DX809", "engine", "checkpoint", "hf", needs=("engine",))
@@ -317,6 +311,4 @@ def _length_source(deployment: Deployment, server: Artifact) -> tuple[Artifact |
 
 
 def _has_window(deployment: Deployment) -> bool:
-    return any(
-        artifact.has("sliding_window") for artifact in deployment.of_kinds("hf", "checkpoint", "engine")
-    )
+    return any(artifact.has("sliding_window") for artifact in deployment.of_kinds("hf", "checkpoint", "engine"))

@@ -39,9 +39,7 @@ EIGHT_BIT_FLOAT = ("FP8", "FP8_BLOCK_SCALES", "FP8_PER_CHANNEL_PER_TOKEN", "MXFP
 STORAGE_DTYPES = {
     **dict.fromkeys(EIGHT_BIT_FLOAT, ("float8_e4m3fn", "float8_e5m2", "uint8", "int8")),
     **dict.fromkeys(("W4A16_AWQ", "W4A8_AWQ", "W4A16_GPTQ"), ("uint8", "int8", "int32", "int64")),
-    **dict.fromkeys(
-        ("NVFP4", "W4A8_NVFP4_FP8", "NVFP4_AWQ", "W4A16_MXFP4"), ("uint8", "int8", "float4_e2m1", "int64")
-    ),
+    **dict.fromkeys(("NVFP4", "W4A8_NVFP4_FP8", "NVFP4_AWQ", "W4A16_MXFP4"), ("uint8", "int8", "float4_e2m1", "int64")),
 }
 LOW_BIT_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float4_e2m1")
 PACKED_WORD_DTYPES = ("int32", "uint8")  # several weights in one: GPTQ and AWQ (qweight), MXFP4 (blocks)
@@ -161,9 +159,7 @@ def cache_scales_used(deployment: Deployment) -> Iterator[Violation]:
     for model in deployment.of_kinds("hf"):
         silent = not model.has("quant.kv_algo") and not model.has("quant.kv_scheme_unrecognised")
         if model.get("weights.kv_scales") is True and silent:
-            yield Violation(
-                model.evidence("weights.kv_scales", "quant.kv_algo"), {"path": quoted_path(model)}
-            )
+            yield Violation(model.evidence("weights.kv_scales", "quant.kv_algo"), {"path": quoted_path(model)})
 
 
 @make_agreement("DX478", "hf", "llm-args", "command")
@@ -189,12 +185,7 @@ def quantised_as_declared(deployment: Deployment) -> Iterator[Violation]:
     """Weights that are declared to be quantised are."""
     for model in deployment.of_kinds("hf", "checkpoint"):
         algo = model.text("quant.algo")
-        if (
-            not algo
-            or algo in QUANTISED_AT_BUILD
-            or not has_all_tensors(model)
-            or model.has("quant.per_layer")
-        ):
+        if not algo or algo in QUANTISED_AT_BUILD or not has_all_tensors(model) or model.has("quant.per_layer"):
             continue
         if _lacks_scales(model, algo) or _has_other_storage(model, algo):
             stored = join_words(sorted(model.table("weights.dtypes"))) or "plain numbers"
@@ -229,15 +220,11 @@ def _has_other_storage(model: Artifact, algo: str) -> bool:
 def declared_as_quantised(deployment: Deployment) -> Iterator[Violation]:
     """Weights that are stored in eight or four bits are declared to be quantised."""
     for model in deployment.of_kinds("hf", "checkpoint"):
-        if any(
-            model.has(name) for name in ("quant.algo", "quant.method", "quant.per_layer", "quant.kv_algo")
-        ):
+        if any(model.has(name) for name in ("quant.algo", "quant.method", "quant.per_layer", "quant.kv_algo")):
             continue
         packed = [dtype for dtype in LOW_BIT_DTYPES if dtype in model.table("weights.dtypes")]
         if model.kind == "hf" and model.get("weights.scales") is True:
-            packed = packed or [
-                dtype for dtype in PACKED_WORD_DTYPES if dtype in model.table("weights.dtypes")
-            ]
+            packed = packed or [dtype for dtype in PACKED_WORD_DTYPES if dtype in model.table("weights.dtypes")]
         if packed and not model.has("unparsed"):
             yield Violation(
                 model.evidence("weights.dtypes", "quant.algo"),
@@ -336,8 +323,7 @@ def same_algorithm(deployment: Deployment) -> Iterator[Violation]:
         here, there = (_declared_words(artifact) for artifact in (source, target))
         if here != there:
             yield Violation(
-                source.evidence("quant.algo", "quant.kv_algo")
-                + target.evidence("quant.algo", "quant.kv_algo"),
+                source.evidence("quant.algo", "quant.kv_algo") + target.evidence("quant.algo", "quant.kv_algo"),
                 {"checkpoint": here, "engine": there, "path": quoted_path(source)},
                 confidence=0.9,
             )
@@ -357,9 +343,7 @@ def head_not_quantised(deployment: Deployment) -> Iterator[Violation]:
     """An output layer that the model leaves unquantised stays so."""
     for step in lineage_steps(deployment, "quant.excluded"):
         if _names_head(step.source) and not _names_head(step.target) and step.target.has("quant.algo"):
-            yield Violation(
-                step.evidence("quant.excluded"), step.words() | {"path": quoted_path(step.target)}
-            )
+            yield Violation(step.evidence("quant.excluded"), step.words() | {"path": quoted_path(step.target)})
 
 
 def _names_head(artifact: Artifact) -> bool:
@@ -372,11 +356,5 @@ def mixed_precision(deployment: Deployment) -> Iterator[Violation]:
     """A mixed precision says which layer has which."""
     for artifact in deployment.of_kinds("hf", "checkpoint"):
         mixed = artifact.text("quant.algo") == "MIXED_PRECISION"
-        if (
-            mixed
-            and not artifact.table("quant.per_layer")
-            and artifact.text("quant.method") != "compressed-tensors"
-        ):
-            yield Violation(
-                artifact.evidence("quant.algo", "quant.per_layer"), {"path": quoted_path(artifact)}
-            )
+        if mixed and not artifact.table("quant.per_layer") and artifact.text("quant.method") != "compressed-tensors":
+            yield Violation(artifact.evidence("quant.algo", "quant.per_layer"), {"path": quoted_path(artifact)})

@@ -52,9 +52,7 @@ def _holds_tokenizer(artifact: Artifact) -> bool:
 def tokenizer_in_use(deployment: Deployment, server: Artifact | None = None) -> Artifact | None:
     """Return the tokenizer that requests meet, if there is no doubt which one it is: named by the server, or alone."""
     holders = list(tokenizer_holders(deployment))
-    named = [
-        holder for holder in holders if server is not None and _gives_tokenizer(deployment, server, holder)
-    ]
+    named = [holder for holder in holders if server is not None and _gives_tokenizer(deployment, server, holder)]
     alone = list(deployment.of_kinds("tokenizer"))
     candidates = named or alone or holders
     if len(candidates) > 1:
@@ -77,38 +75,24 @@ def _gives_tokenizer(deployment: Deployment, server: Artifact, holder: Artifact)
 
 def models_for(deployment: Deployment, tokenizer: Artifact) -> list[Artifact]:
     """Return the artifacts whose vocabulary a tokenizer's ids must fit, the nearest to the source first."""
-    models = [
-        artifact
-        for artifact in deployment.of_kinds("hf", "checkpoint", "engine")
-        if artifact.has("vocab_size")
-    ]
+    models = [artifact for artifact in deployment.of_kinds("hf", "checkpoint", "engine") if artifact.has("vocab_size")]
     if tokenizer.kind == "hf":
         return [model for model in models if model is tokenizer or _made_from(deployment, tokenizer, model)]
     serving = [
-        server
-        for server in loading_servers(deployment)
-        if names_artifact(server, "runtime.tokenizer", tokenizer)
+        server for server in loading_servers(deployment) if names_artifact(server, "runtime.tokenizer", tokenizer)
     ]
     named = [model for server in serving if (model := served_model(deployment, server)) in models]
     models = (
-        [model for model in models if model in named or _made_from(deployment, named[0], model)]
-        if named
-        else models
+        [model for model in models if model in named or _made_from(deployment, named[0], model)] if named else models
     )
     if models and not all(is_same_model(models[0], model) for model in models):
-        note_gap(
-            f"it is not said which of {join_words(model.path for model in models)} {tokenizer.path} belongs to"
-        )
+        note_gap(f"it is not said which of {join_words(model.path for model in models)} {tokenizer.path} belongs to")
         return []
     return models
 
 
 def _made_from(deployment: Deployment, source: Artifact, artifact: Artifact) -> bool:
-    return (
-        artifact.kind != "hf"
-        and source_model(deployment, artifact) is source
-        and is_same_model(source, artifact)
-    )
+    return artifact.kind != "hf" and source_model(deployment, artifact) is source and is_same_model(source, artifact)
 
 
 def embedding_row_count(artifact: Artifact) -> int:
@@ -118,9 +102,7 @@ def embedding_row_count(artifact: Artifact) -> int:
     return max(artifact.integer("vocab_size") or 0, rows)
 
 
-@make_agreement(
-    "DX820", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine")
-)
+@make_agreement("DX820", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
 def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """Every id the tokenizer can give has a row in the model's embedding."""
     for tokenizer in tokenizer_holders(deployment):
@@ -131,9 +113,7 @@ def ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
         if size is None or not small or len(small) < len(models) or _reads_more_than_text(deployment):
             continue
         least = min(small, key=embedding_row_count)
-        only_filler = (
-            size - embedding_row_count(least) == 1 and tokenizer.integer("tokenizer.pad_id") == size - 1
-        )
+        only_filler = size - embedding_row_count(least) == 1 and tokenizer.integer("tokenizer.pad_id") == size - 1
         yield Violation(
             tokenizer.evidence("tokenizer.size") + least.evidence("vocab_size"),
             {
@@ -160,9 +140,7 @@ def _reads_more_than_text(deployment: Deployment) -> bool:
     return any(artifact.get("multimodal") for artifact in deployment.of_kinds("hf", "checkpoint", "engine"))
 
 
-@make_agreement(
-    "DX822", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine")
-)
+@make_agreement("DX822", "hf", "tokenizer", "checkpoint", "engine", needs=("hf|tokenizer", "hf|checkpoint|engine"))
 def special_ids_in_vocabulary(deployment: Deployment) -> Iterator[Violation]:
     """The ids that begin, end and fill a text are in the vocabulary."""
     for tokenizer in deployment.of_kinds("tokenizer", "hf"):
@@ -199,9 +177,7 @@ def _special_ids(artifact: Artifact) -> Iterator[tuple[str, str, int]]:
             yield "generation.eos_ids", "generation_config.json's end", number
 
 
-@make_agreement(
-    "DX509", "tokenizer", "hf", "checkpoint", "engine", needs=("tokenizer", "hf|checkpoint|engine")
-)
+@make_agreement("DX509", "tokenizer", "hf", "checkpoint", "engine", needs=("tokenizer", "hf|checkpoint|engine"))
 def tokenizer_of_model(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer beside a model is the model's: it gives the ids the model was trained with."""
     for tokenizer in deployment.of_kinds("tokenizer"):
@@ -279,15 +255,11 @@ def stop_ids(holder: Artifact) -> set[int]:
     Those of config.json are not among them (`SamplingParams._setup`, 1.2.1).
     """
     eos_id = holder.integer("tokenizer.eos_id")
-    return {
-        token_id for token_id in (*holder.items("generation.eos_ids"), eos_id) if isinstance(token_id, int)
-    }
+    return {token_id for token_id in (*holder.items("generation.eos_ids"), eos_id) if isinstance(token_id, int)}
 
 
 def ends_with_other_token(holder: Artifact) -> bool:
-    return holder.text("model_type") in OTHER_END_MODELS or "<|return|>" in holder.text(
-        "tokenizer.chat_template"
-    )
+    return holder.text("model_type") in OTHER_END_MODELS or "<|return|>" in holder.text("tokenizer.chat_template")
 
 
 @make_agreement("DX823", "hf", "tokenizer")
@@ -309,9 +281,7 @@ def template_parses(deployment: Deployment) -> Iterator[Violation]:
     for holder in tokenizer_holders(deployment):
         fault = holder.text("tokenizer.template_fault")
         if fault:
-            yield Violation(
-                holder.evidence("tokenizer.template_fault"), {"fault": fault, "path": quoted_path(holder)}
-            )
+            yield Violation(holder.evidence("tokenizer.template_fault"), {"fault": fault, "path": quoted_path(holder)})
 
 
 @make_agreement("DX825", "hf", "tokenizer")

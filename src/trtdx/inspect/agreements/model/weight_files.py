@@ -57,9 +57,7 @@ def weights_there(deployment: Deployment) -> Iterator[Violation]:
     if deployment.first_of("checkpoint", "engine", "triton"):
         return  # the directory may be kept for its tokenizer only
     for model in deployment.of_kinds("hf"):
-        reported_elsewhere = (
-            model.has("unparsed") or model.has("weights.missing") or model.has("weights.dead")
-        )
+        reported_elsewhere = model.has("unparsed") or model.has("weights.missing") or model.has("weights.dead")
         if model.integer("weights.files") == 0 and model.has("architecture") and not reported_elsewhere:
             yield Violation(
                 model.evidence("weights.files", "architecture"),
@@ -196,13 +194,7 @@ def no_layers_left_over(deployment: Deployment) -> Iterator[Violation]:
     for model in deployment.of_kinds("hf", "checkpoint"):
         stored_layers, stated = model.integer("weights.layers"), model.integer("num_layers")
         certain = not (model.get("encoder_decoder") or model.get("multimodal"))
-        if (
-            stored_layers
-            and stated
-            and stated > 0
-            and stored_layers - stated > _mtp_layers(model)
-            and certain
-        ):
+        if stored_layers and stated and stated > 0 and stored_layers - stated > _mtp_layers(model) and certain:
             yield Violation(
                 model.evidence("num_layers", "weights.layers"),
                 {"found": stored_layers, "stated": stated, "folder": quoted_folder(model)},

@@ -58,8 +58,7 @@ def head_kept(deployment: Deployment) -> Iterator[Violation]:
             continue
         if target.get("weights.has_lm_head") is False and source.get("tie_embeddings") is not True:
             yield Violation(
-                source.evidence("weights.has_lm_head", "tie_embeddings")
-                + target.evidence("weights.has_lm_head"),
+                source.evidence("weights.has_lm_head", "tie_embeddings") + target.evidence("weights.has_lm_head"),
                 {
                     "what": "the model has an output layer of its own, the checkpoint made from it has none",
                     "model": quoted_path(source),
@@ -124,9 +123,7 @@ def attention_bias(deployment: Deployment) -> Iterator[Violation]:
     Tensors nobody asks for are only warned about ("Provided but not required tensors", 1.2.1).
     """
     built_chains = lineage_chains(deployment)
-    alone = [
-        (model,) for model in deployment.of_kinds("hf") if not any(model in chain for chain in built_chains)
-    ]
+    alone = [(model,) for model in deployment.of_kinds("hf") if not any(model in chain for chain in built_chains)]
     for chain in (*built_chains, *alone):
         holder = next((artifact for artifact in chain if artifact.get("weights.qkv_bias") is True), None)
         if (
@@ -273,9 +270,7 @@ UNPACKED_ROW_FORMATS = (*UNPACKED_FORMATS, "NVFP4", "W4A8_NVFP4_FP8")
 
 def _may_be_packed(model: Artifact, unpacked_formats: tuple[str, ...] = UNPACKED_FORMATS) -> bool:
     """Return whether weights may be packed, as 4-bit weights are."""
-    return (model.has("quant.algo") or model.has("quant.method")) and model.text(
-        "quant.algo"
-    ) not in unpacked_formats
+    return (model.has("quant.algo") or model.has("quant.method")) and model.text("quant.algo") not in unpacked_formats
 
 
 def _heads_words(rows: int, size: int) -> str:
@@ -345,20 +340,13 @@ def experts_fit(deployment: Deployment) -> Iterator[Violation]:
 def _contradicted_sizes(model: Artifact) -> list[tuple[str, str, str]]:
     """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
     name = model.text("architecture")
-    plain = (
-        name.startswith(PLAIN_SIZE_CLASSES) and name.endswith("ForCausalLM") and not model.get("multimodal")
-    )
+    plain = name.startswith(PLAIN_SIZE_CLASSES) and name.endswith("ForCausalLM") and not model.get("multimodal")
     floats = all(
-        dtype.startswith(("float16", "bfloat16", "float32", "float8"))
-        for dtype in model.table("weights.dtypes")
+        dtype.startswith(("float16", "bfloat16", "float32", "float8")) for dtype in model.table("weights.dtypes")
     )
     if not plain or not floats or _may_be_packed(model) or model.has("kv_lora_rank"):
         return []
-    return [
-        size
-        for size in SIZE_FACTS
-        if model.has(size[0], size[1]) and model.get(size[0]) != model.get(size[1])
-    ]
+    return [size for size in SIZE_FACTS if model.has(size[0], size[1]) and model.get(size[0]) != model.get(size[1])]
 
 
 @make_agreement("DX817", "hf")
@@ -381,9 +369,7 @@ def rank_files(deployment: Deployment) -> Iterator[Violation]:
         there = set(checkpoint.items("weights.ranks"))
         missing = sorted(set(range(min(ranks, 4096))) - there)
         if missing and (there or checkpoint.items("weights.missing")):
-            files_words = (
-                f"the files of ranks {join_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
-            )
+            files_words = f"the files of ranks {join_words(sorted(there)[:8])}" if there else "no rank*.safetensors"
             yield Violation(
                 (Evidence(checkpoint.path, files_words), *checkpoint.evidence("tp_size", "pp_size")),
                 {

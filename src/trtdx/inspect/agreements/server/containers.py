@@ -33,9 +33,7 @@ DEFAULT_PORT = 8000  # of trtllm-serve, 0.17 to 1.3.0rc22 (commands/serve.py)
 def ranks_per_node(deployment: Deployment, command: Artifact) -> int:
     """Return how many ranks run on one machine."""
     engine = served_engine(deployment, command)
-    ranks = (
-        rank_count(command) or command.integer("runtime.world_size") or (rank_count(engine) if engine else 1)
-    )
+    ranks = rank_count(command) or command.integer("runtime.world_size") or (rank_count(engine) if engine else 1)
     nodes = command.integer("container.nodes") or 1 if command.has("runtime.launcher") else 1
     return math.ceil((ranks or 1) / nodes)
 
@@ -49,9 +47,7 @@ def shared_memory(deployment: Deployment) -> Iterator[Violation]:
             continue
         system = command.text("container.system")
         values = {"size": format_bytes(size), "ranks": ranks, "system": system, "remedy": _shm_remedy(system)}
-        evidence = command.evidence("container.shm_bytes") + stated_evidence(
-            command, "tp_size", "runtime.world_size"
-        )
+        evidence = command.evidence("container.shm_bytes") + stated_evidence(command, "tp_size", "runtime.world_size")
         yield Violation(evidence, values | {"verify": verify_command(command)}, confidence=0.85)
 
 

@@ -65,9 +65,7 @@ def adapter_beside_model(deployment: Deployment) -> Iterator[Violation]:
                     "verify": verify_command(server),
                 }
                 values["rank"] = str(adapter.integer("lora.rank") or 64)
-                evidence = server.evidence("runtime.model") + stated_evidence(
-                    adapter, "lora.base_model", "lora.rank"
-                )
+                evidence = server.evidence("runtime.model") + stated_evidence(adapter, "lora.base_model", "lora.rank")
                 yield Violation(evidence, values)
 
 
@@ -76,11 +74,7 @@ def tokenizer_named(deployment: Deployment) -> Iterator[Violation]:
     """A tokenizer that is named for a model gives the ids the model was trained with."""
     for server, model in served_models(deployment):
         lender = next(
-            (
-                model
-                for model in deployment.of_kinds("hf")
-                if names_artifact(server, "runtime.tokenizer", model)
-            ),
+            (model for model in deployment.of_kinds("hf") if names_artifact(server, "runtime.tokenizer", model)),
             None,
         )
         if lender is None or lender is model:
@@ -119,11 +113,7 @@ def draft_named(deployment: Deployment) -> Iterator[Violation]:
     """Speculative decoding names its kind, and the model that drafts where its kind has one."""
     for server in serving_artifacts(deployment, "llm-args", "command"):
         kind = server.text("runtime.speculative")
-        names = [
-            f"option.{name}"
-            for name in server.family_facts("option")
-            if name.startswith("speculative_config.")
-        ]
+        names = [f"option.{name}" for name in server.family_facts("option") if name.startswith("speculative_config.")]
         named = server.has("runtime.draft_model") or any(name.endswith(("_model", "_path")) for name in names)
         if kind.lower().replace("_", "") in DRAFT_MODEL_KINDS and not named:
             what, lack = f"{kind} has no draft model", "speculative_model_dir"
@@ -174,9 +164,7 @@ def cache_on_gpu(deployment: Deployment) -> Iterator[Violation]:
 def _fp4_caches(deployment: Deployment) -> Iterator[tuple[Artifact, str]]:
     """Yield what asks for an NVFP4 cache: a server, or the model itself where no server says otherwise."""
     asking_servers = [
-        server
-        for server in serving_artifacts(deployment)
-        if server.text("runtime.kv_cache_dtype") not in ("", "auto")
+        server for server in serving_artifacts(deployment) if server.text("runtime.kv_cache_dtype") not in ("", "auto")
     ]
     for server in asking_servers:
         if server.text("runtime.kv_cache_dtype").lower() == "nvfp4":

@@ -63,9 +63,7 @@ def server_length(server: PytorchServer) -> Iterator[Violation]:
             "limit": limit,
             "among": excess.count_words,
             "words": excess.worst.words,
-            "effect": "the request is refused"
-            if refused
-            else f"the answer is cut to {room} tokens with a warning",
+            "effect": "the request is refused" if refused else f"the answer is cut to {room} tokens with a warning",
         },
         Severity.ERROR if refused else None,
     )

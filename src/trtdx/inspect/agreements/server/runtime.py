@@ -57,14 +57,13 @@ def option_set_once(deployment: Deployment) -> Iterator[Violation]:
     for command in deployment.of_kinds("command"):
         words, evidence = items_and_evidence(command, "runtime.conflicts")
         if words:
-            places = "; ".join(
-                map(_render_places, command.items("runtime.conflict_places")[:6])
-            ) or server_place(command)
+            places = "; ".join(map(_render_places, command.items("runtime.conflict_places")[:6])) or server_place(
+                command
+            )
             values = {"what": words, "places": places, "verify": verify_command(command)}
             conflicts = map(str, command.items("runtime.conflicts"))
             only_memory = all(
-                DROPPED_WORDS in conflict and conflict.startswith("kv_cache_config.free_gpu")
-                for conflict in conflicts
+                DROPPED_WORDS in conflict and conflict.startswith("kv_cache_config.free_gpu") for conflict in conflicts
             )
             yield Violation(evidence, values, Severity.WARNING if only_memory else Severity.ERROR)
 
@@ -73,8 +72,7 @@ def _render_places(places: str) -> str:
     """Return "--tp_size on the command line, or tensor_parallel_size in extra.yaml:3" from the two places."""
     parts = [place.rpartition(": ") for place in str(places).split("; ")]
     return ", or ".join(
-        f"{name} on the command line" if path == "--command" else f"{name} in {path}"
-        for path, _, name in parts
+        f"{name} on the command line" if path == "--command" else f"{name} in {path}" for path, _, name in parts
     )
 
 
@@ -85,9 +83,7 @@ def options_readable(deployment: Deployment) -> Iterator[Violation]:
         words, evidence = items_and_evidence(server, "unparsed")
         if words:
             file = re.sub(r":\d+$", "", words.partition(": ")[0])
-            command = (
-                f'python3 -c "import sys, yaml; print(yaml.safe_load(open(sys.argv[1])))" {shlex.quote(file)}'
-            )
+            command = f'python3 -c "import sys, yaml; print(yaml.safe_load(open(sys.argv[1])))" {shlex.quote(file)}'
             values = {"what": words, "remedy": REMEDIES["unparsed"], "verify": verify_command(server)}
             values["command"] = "" if file.endswith(".json") else command
             yield Violation(evidence, values)
@@ -173,9 +169,7 @@ def model_for_pytorch(deployment: Deployment) -> Iterator[Violation]:
         release = parse_release(server_release(deployment, server))
         is_default = backend == "" and release is not None and release >= Version("1.0.0")
         for artifact in deployment.of_kinds("engine", "checkpoint"):
-            if serving.names_artifact(server, "runtime.model", artifact) and (
-                backend == "pytorch" or is_default
-            ):
+            if serving.names_artifact(server, "runtime.model", artifact) and (backend == "pytorch" or is_default):
                 yield Violation(
                     server.evidence("runtime.model") + stated_evidence(server, "runtime.backend"),
                     {"kind": artifact.title, "model": artifact.path, **pasteable_paths(deployment, server)}
@@ -210,13 +204,8 @@ def cache_holds_sequence(deployment: Deployment) -> Iterator[Violation]:
         if tokens is None or server.has("runtime.attention_window"):
             continue
         engine = served_engine(deployment, server)
-        stated_by = [
-            artifact for artifact in (server, engine) if artifact is not None and artifact.has("max_seq_len")
-        ]
-        needs = [
-            (artifact.integer("max_seq_len") or 0, artifact.evidence("max_seq_len"))
-            for artifact in stated_by[:1]
-        ]
+        stated_by = [artifact for artifact in (server, engine) if artifact is not None and artifact.has("max_seq_len")]
+        needs = [(artifact.integer("max_seq_len") or 0, artifact.evidence("max_seq_len")) for artifact in stated_by[:1]]
         for request in requests_of_artifacts(deployment.of_kinds("request")):
             words = Evidence(request.where or "request", request.words)
             needs.append((request.input_len + request.output_len, (words,)))
@@ -285,11 +274,7 @@ def length_in_reach(deployment: Deployment) -> Iterator[Violation]:
         if positions is None:
             continue
         requested_len, release = server.integer("max_seq_len"), server_release(deployment, server)
-        if (
-            requested_len is not None
-            and requested_len > positions
-            and served_engine(deployment, server) is None
-        ):
+        if requested_len is not None and requested_len > positions and served_engine(deployment, server) is None:
             serves_it = bool(release) and not at_least(release, "0.21.0")  # model_engine.py lowers it since
             yield Violation(
                 server.evidence("max_seq_len") + stated_evidence(model, "max_positions", "rope_scaling"),
@@ -302,11 +287,7 @@ def _scaled_positions(model: Artifact) -> int | None:
     """Return how long a text may be for a model, its rotary scaling counted in."""
     positions, scaling = model.integer("max_positions"), model.table("rope_scaling")
     factor = scaling.get("factor")
-    if (
-        positions is None
-        or not isinstance(factor, (int, float))
-        or scaling.get("type") not in STRETCHING_SCALINGS
-    ):
+    if positions is None or not isinstance(factor, (int, float)) or scaling.get("type") not in STRETCHING_SCALINGS:
         return positions
     return int(positions * factor)
 

@@ -223,9 +223,7 @@ def ranks_of_runner(deployment: Deployment) -> Iterator[Violation]:
         if started is None or needed is None or started == needed:
             continue
         certain = program in ENGINE_RUNNERS or started > 1
-        what = (
-            f"{program} is started as {format_count(started, 'rank')}, but the engine was built for {needed}"
-        )
+        what = f"{program} is started as {format_count(started, 'rank')}, but the engine was built for {needed}"
         remedy = f"start {program} with {format_count(needed, 'rank')}"
         values = {"what": what, "remedy": remedy, "restart": _restart_command(command, needed)}
         yield Violation(
@@ -244,9 +242,7 @@ def same_mapping(deployment: Deployment) -> Iterator[Violation]:
         sizes = [name for name in ("tp_size", "pp_size", "cp_size") if server.has(name) and engine.has(name)]
         differ = [name for name in sizes if server.get(name) != engine.get(name)]
         if differ:
-            differences = ", ".join(
-                f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ
-            )
+            differences = ", ".join(f"{name} {server.get(name)} (engine: {engine.get(name)})" for name in differ)
             engine_sizes = ", ".join(f"{name} {engine.get(name)}" for name in differ)
             yield Violation(
                 server.evidence(*differ) + engine.evidence(*differ),
@@ -264,15 +260,12 @@ def device_ids(deployment: Deployment) -> Iterator[Violation]:
     for server, engine in served_engines(deployment, "triton"):
         needed = rank_count(engine)
         nodes = str(server.get("parameter.tensorrt_llm.num_nodes") or "1").strip()
-        groups = [
-            group for group in server.items("triton.gpu_device_ids") if isinstance(group, list) and group
-        ]
+        groups = [group for group in server.items("triton.gpu_device_ids") if isinstance(group, list) and group]
         wrong = next((group for group in groups if len(group) != needed), None)
         if needed is None or wrong is None or nodes != "1":
             continue
         yield Violation(
-            server.evidence("triton.gpu_device_ids")
-            + stated_evidence(engine, "world_size", "tp_size", "pp_size"),
+            server.evidence("triton.gpu_device_ids") + stated_evidence(engine, "world_size", "tp_size", "pp_size"),
             {
                 "what": f"gpu_device_ids lists {len(wrong)} GPUs ({', '.join(map(str, wrong))}) for an instance, "
                 f"but the engine has {needed} ranks",
@@ -295,12 +288,8 @@ def cross_share(deployment: Deployment) -> Iterator[Violation]:
             yield _cross_share_violation(
                 server, engine, "is not set, but the engine has an encoder", "set it, e.g. to 0.5"
             )
-        elif (
-            has_fraction and not has_encoder and architecture and architecture not in CROSS_ATTENTION_CLASSES
-        ):
-            yield _cross_share_violation(
-                server, engine, "is set, but the engine has a decoder only", "leave it empty"
-            )
+        elif has_fraction and not has_encoder and architecture and architecture not in CROSS_ATTENTION_CLASSES:
+            yield _cross_share_violation(server, engine, "is set, but the engine has a decoder only", "leave it empty")
 
 
 def _cross_share_violation(server: Artifact, engine: Artifact, words: str, remedy: str) -> Violation:

@@ -37,21 +37,16 @@ def variables_filled(deployment: Deployment) -> Iterator[Violation]:
     """Template variables that a model cannot do without are filled in."""
     for repository in deployment.of_kinds("triton"):
         needed = [
-            item
-            for item in map(str, repository.items("triton.unfilled"))
-            if _is_required_variable(item, repository)
+            item for item in map(str, repository.items("triton.unfilled")) if _is_required_variable(item, repository)
         ]
         if needed:
             yield Violation(
                 tuple(
-                    Evidence(
-                        f"{repository.path.rstrip('/')}/{item.partition(' = ')[0]}", item.partition(" = ")[2]
-                    )
+                    Evidence(f"{repository.path.rstrip('/')}/{item.partition(' = ')[0]}", item.partition(" = ")[2])
                     for item in needed[:8]
                 ),
                 {
-                    "what": "; ".join(needed[:5])
-                    + (f"; and {len(needed) - 5} more" if len(needed) > 5 else ""),
+                    "what": "; ".join(needed[:5]) + (f"; and {len(needed) - 5} more" if len(needed) > 5 else ""),
                     "count": format_count(len(needed), "template variable"),
                     "repository": repository.path,
                     "command": _fill_command(repository, needed),
@@ -74,13 +69,9 @@ def _is_required_variable(item: str, repository: Artifact) -> bool:
 def _fill_command(repository: Artifact, needed: list[str]) -> str:
     """Return the command that fills the first file's variables, with values to be put in."""
     file = needed[0].partition(":")[0]
-    names = [
-        name for item in needed if item.startswith(f"{file}:") for name in re.findall(r"\$\{(\w+)\}", item)
-    ]
+    names = [name for item in needed if item.startswith(f"{file}:") for name in re.findall(r"\$\{(\w+)\}", item)]
     values = ",".join(f"{name}:VALUE" for name in dict.fromkeys(names))
-    return (
-        f"python3 tools/fill_template.py -i {shlex.quote(repository.path.rstrip('/') + '/' + file)} {values}"
-    )
+    return f"python3 tools/fill_template.py -i {shlex.quote(repository.path.rstrip('/') + '/' + file)} {values}"
 
 
 @make_agreement("DX223", "triton")
@@ -115,11 +106,7 @@ def names_agree(deployment: Deployment) -> Iterator[Violation]:
     """A model's name is its folder's, and a name in an ensemble or a BLS model is a model's."""
     for repository in deployment.of_kinds("triton"):
         items = [*repository.items("triton.name_mismatch")]
-        items += [
-            item
-            for item in repository.items("triton.ensemble_unknown")
-            if "not in the repository" in str(item)
-        ]
+        items += [item for item in repository.items("triton.ensemble_unknown") if "not in the repository" in str(item)]
         if items:
             where = _fact_place(repository, "triton.name_mismatch", "triton.ensemble_unknown")
             yield Violation(
@@ -137,9 +124,7 @@ def tensors_connect(deployment: Deployment) -> Iterator[Violation]:
     """The tensors an ensemble connects are there, and have one type on both sides."""
     for repository in deployment.of_kinds("triton"):
         items = [
-            item
-            for item in repository.items("triton.ensemble_unknown")
-            if "not in the repository" not in str(item)
+            item for item in repository.items("triton.ensemble_unknown") if "not in the repository" not in str(item)
         ]
         items += repository.items("triton.type_mismatches")
         if items:
@@ -255,9 +240,7 @@ def an_engine_is_served(deployment: Deployment) -> Iterator[Violation]:
     for repository in deployment.of_kinds("triton"):
         path = repository.text("triton.engine_dir").rstrip("/")
         here = (
-            artifact
-            for artifact in deployment.artifacts
-            if names_artifact(repository, "triton.engine_dir", artifact)
+            artifact for artifact in deployment.artifacts if names_artifact(repository, "triton.engine_dir", artifact)
         )
         named = next(here, None)
         if path and named is not None and named.kind not in ("engine", "triton"):
@@ -310,9 +293,9 @@ def _missing_for_inflight(engine: Artifact) -> tuple[str, str] | None:
 def batching_of_engine(deployment: Deployment) -> Iterator[Violation]:
     """An engine that can take requests in flight is served that way."""
     for repository, engine in served_engines(deployment, "triton"):
-        can = engine.get("plugin.remove_input_padding") is True and engine.text(
-            "kv_cache_type"
-        ).lower().endswith("paged")
+        can = engine.get("plugin.remove_input_padding") is True and engine.text("kv_cache_type").lower().endswith(
+            "paged"
+        )
         if repository.text("triton.batching").lower() == "v1" and can:
             lost = [words for name, words in LOST_FEATURES if repository.get(name) is True]
             yield Violation(

@@ -32,13 +32,7 @@ def turn_end_stops_triton(deployment: Deployment) -> Iterator[Violation]:
         holder = tokenizer_in_use(deployment, server)
         turn_end = holder.integer("tokenizer.turn_end_id") if holder else None
         eos_id = holder.integer("tokenizer.eos_id") if holder else None
-        if (
-            holder is None
-            or turn_end is None
-            or eos_id is None
-            or turn_end == eos_id
-            or ends_with_other_token(holder)
-        ):
+        if holder is None or turn_end is None or eos_id is None or turn_end == eos_id or ends_with_other_token(holder):
             continue
         if turn_end in stop_ids(holder) and "preprocessing" in server.items("triton.models"):
             yield Violation(

@@ -32,17 +32,13 @@ def known_options(deployment: Deployment) -> Iterator[Violation]:
         if keys:
             severity, confidence = _key_severity(server, release)
             values = {"consequence": _render_consequence(release), "why": KEYS_WHY, "command": KEYS_COMMAND}
-            yield _unknown_violation(server, keys, release, values)._replace(
-                severity=severity, confidence=confidence
-            )
+            yield _unknown_violation(server, keys, release, values)._replace(severity=severity, confidence=confidence)
         if flags:
             severity, confidence = _flag_severity(release, flags)
             program = server.text("runtime.command") or "trtllm-serve"
             values = {"consequence": "the program refuses to start", "why": FLAGS_WHY}
             values["command"] = f"{HELP_COMMANDS.get(program, program)} --help"
-            yield _unknown_violation(server, flags, release, values)._replace(
-                severity=severity, confidence=confidence
-            )
+            yield _unknown_violation(server, flags, release, values)._replace(severity=severity, confidence=confidence)
 
 
 KEYS_WHY = (
@@ -76,9 +72,7 @@ def _flag_severity(release: str, flags: list[str]) -> tuple[Severity, float]:
     if version is None:
         meant = all("did you mean" in flag for flag in flags)
         return (Severity.ERROR, 0.9) if meant else (Severity.WARNING, 0.75)
-    return (
-        (Severity.WARNING, 0.6) if version > Version(option_table().releases[-1]) else (Severity.ERROR, 0.95)
-    )
+    return (Severity.WARNING, 0.6) if version > Version(option_table().releases[-1]) else (Severity.ERROR, 0.95)
 
 
 def _key_severity(server: Artifact, release: str) -> tuple[Severity, float]:

@@ -96,6 +96,4 @@ def _line_starts(data: bytes, needle: bytes, end: int) -> Iterator[int]:
         at = data.find(needle, after, end) if after >= 0 else -1
 
 
-READER = ArtifactReader(
-    "build-log", "a verbose build log of TensorRT or TensorRT-LLM", is_build_log, read_build_log
-)
+READER = ArtifactReader("build-log", "a verbose build log of TensorRT or TensorRT-LLM", is_build_log, read_build_log)

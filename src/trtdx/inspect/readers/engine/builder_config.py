@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 GATHER_ALL_LOGITS = "gather_all_token_logits"
 # QuantMode of 0.5 to 0.7
-INT4, INT8, ACTIVATIONS, PER_CHANNEL, PER_TOKEN, PER_GROUP, INT8_CACHE, FP8_CACHE, FP8 = (
-    1 << n for n in range(9)
-)
+INT4, INT8, ACTIVATIONS, PER_CHANNEL, PER_TOKEN, PER_GROUP, INT8_CACHE, FP8_CACHE, FP8 = (1 << n for n in range(9))
 
 
 def put_builder_config(facts: FactCollector, config: Document) -> None:
@@ -31,9 +29,7 @@ def put_builder_config(facts: FactCollector, config: Document) -> None:
             )
     if isinstance(builder.get(GATHER_ALL_LOGITS), bool):
         for name in ("gather_context_logits", "gather_generation_logits"):
-            facts.put(
-                name, builder[GATHER_ALL_LOGITS], config.place_of(f"builder_config.{GATHER_ALL_LOGITS}")
-            )
+            facts.put(name, builder[GATHER_ALL_LOGITS], config.place_of(f"builder_config.{GATHER_ALL_LOGITS}"))
     _put_world_size(facts, config)
     _put_quant_mode(facts, config)
     _put_plugin_switches(facts, config)

@@ -100,12 +100,8 @@ def _model_wide_value(folder: ArtifactFolder, name: str, value: Any, layers: dic
         return [value[0] * tp_size, *value[1:]] if value else value
     if name == "weights.experts":
         return value * _positive_size(folder, "moe_ep_size")
-    if (
-        name == "weights.layers"
-    ):  # each pipeline stage counts its own from 0; one that is not there hides the sum
-        stages = [
-            layers.get(stage * tp_size) for stage in range(min(_positive_size(folder, "pp_size"), MAX_RANKS))
-        ]
+    if name == "weights.layers":  # each pipeline stage counts its own from 0; one that is not there hides the sum
+        stages = [layers.get(stage * tp_size) for stage in range(min(_positive_size(folder, "pp_size"), MAX_RANKS))]
         return sum(stage_layers or 0 for stage_layers in stages) if all(stages) else None
     return value
 

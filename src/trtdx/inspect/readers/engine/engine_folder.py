@@ -150,9 +150,7 @@ def _put_sequence_length(facts: FactCollector, config: Document, section: str) -
     """Put the longest sequence where only its parts are stated, as the runtime sums them up (before 0.11)."""
     prompt, answer = facts.get("max_input_len"), facts.get("max_output_len")
     if prompt is not None and answer is not None and not facts.has("max_seq_len"):
-        facts.put(
-            "max_seq_len", prompt + answer, config.place_of(f"{section}.max_input_len + max_output_len")
-        )
+        facts.put("max_seq_len", prompt + answer, config.place_of(f"{section}.max_input_len + max_output_len"))
 
 
 def _put_speculative_mode(facts: FactCollector, config: Document) -> None:
@@ -161,9 +159,7 @@ def _put_speculative_mode(facts: FactCollector, config: Document) -> None:
     value = config.value_at(key)
     if isinstance(value, int) and not isinstance(value, bool):
         bit = value.bit_length() - 1
-        value = (
-            SPECULATIVE_MODES[bit] if 0 <= bit < len(SPECULATIVE_MODES) and value == 1 << bit else str(value)
-        )
+        value = SPECULATIVE_MODES[bit] if 0 <= bit < len(SPECULATIVE_MODES) and value == 1 << bit else str(value)
     facts.put("speculative_mode", value.upper() if isinstance(value, str) else value, config.place_of(key))
 
 
@@ -176,9 +172,7 @@ def _put_cache_type(facts: FactCollector, config: Document) -> None:
     elif value is not None:
         facts.put("kv_cache_type", value, config.place_of(key))
     elif isinstance(config.value_at(paged), bool):
-        facts.put(
-            "kv_cache_type", "paged" if config.value_at(paged) else "continuous", config.place_of(paged)
-        )
+        facts.put("kv_cache_type", "paged" if config.value_at(paged) else "continuous", config.place_of(paged))
 
 
 def _put_lora_settings(facts: FactCollector, config: Document) -> None:
@@ -201,27 +195,16 @@ def put_plugin_facts(facts: FactCollector, config: Document, section: str) -> No
     for key, value in plugins.items():
         facts.put(f"plugin.{key}", False if value is None else value, config.place_of(f"{section}.{key}"))
     if plugins.get("tokens_per_block"):
-        facts.put(
-            "tokens_per_block", plugins["tokens_per_block"], config.place_of(f"{section}.tokens_per_block")
-        )
-    facts.put(
-        "multiple_profiles", plugins.get("multiple_profiles"), config.place_of(f"{section}.multiple_profiles")
-    )
+        facts.put("tokens_per_block", plugins["tokens_per_block"], config.place_of(f"{section}.tokens_per_block"))
+    facts.put("multiple_profiles", plugins.get("multiple_profiles"), config.place_of(f"{section}.multiple_profiles"))
 
 
 def _put_plan_files(main: ArtifactFolder, folders: list[ArtifactFolder]) -> None:
     """Put what the plans say, and which ranks have one."""
-    paths = [
-        folder.path_of(name)
-        for folder in folders
-        for name in sorted(folder.names)
-        if name.endswith(".engine")
-    ]
+    paths = [folder.path_of(name) for folder in folders for name in sorted(folder.names) if name.endswith(".engine")]
     headers = {path: read_plan_header(main.host, path) for path in paths[:MAX_PLANS]}
     put_plan_facts(main.facts, headers)
-    main.unread += [
-        f"{path}: {header.problem}" for path, header in headers.items() if header.fault == UNREADABLE
-    ]
+    main.unread += [f"{path}: {header.problem}" for path, header in headers.items() if header.fault == UNREADABLE]
     unread = {
         path.rpartition("/")[2]: header.problem
         for path, header in headers.items()
@@ -248,11 +231,7 @@ def _plan_with_reason(plan: str, unread: dict[str, str]) -> str:
 
 def _missing_ranks(main: ArtifactFolder, ranks: list[int]) -> list[int]:
     world_size = main.facts.get("world_size")
-    if (
-        not isinstance(world_size, int)
-        or not 0 < world_size <= MAX_RANKS
-        or main.facts.get("build.model_name")
-    ):
+    if not isinstance(world_size, int) or not 0 < world_size <= MAX_RANKS or main.facts.get("build.model_name"):
         return []
     return sorted(set(range(world_size)) - set(ranks))
 
@@ -276,9 +255,7 @@ def _copied_adapters(folder: ArtifactFolder, config: Document | None) -> tuple[s
     named: Any = config.value_at("build_config.lora_config.lora_dir") if config else None
     if not isinstance(named, list):
         return ()
-    return tuple(
-        folder.path_of(name) for name in named[:64] if isinstance(name, str) and name.startswith("lora/")
-    )
+    return tuple(folder.path_of(name) for name in named[:64] if isinstance(name, str) and name.startswith("lora/"))
 
 
 READER = ArtifactReader(

@@ -72,9 +72,7 @@ def put_plan_facts(facts: FactCollector, headers: dict[str, PlanHeader]) -> None
     facts.put("plan.sms", sms or None, f"{first}: properties of the GPU")
     if len({header.sms for header in sound.values() if header.sms}) > 1:
         files = {posixpath.basename(path): list(header.sms) for path, header in sound.items() if header.sms}
-        facts.put(
-            "plan.sms_of_files", files, f"{posixpath.dirname(first)}: properties of the GPU in each plan"
-        )
+        facts.put("plan.sms_of_files", files, f"{posixpath.dirname(first)}: properties of the GPU in each plan")
 
 
 READER = ArtifactReader(

@@ -109,9 +109,7 @@ def put_layer_algos(facts: FactCollector, config: Document, section: str) -> Non
     layers = config.value_at(section)
     if not isinstance(layers, dict) or not layers:
         return
-    algos = {
-        name: layer.get("quant_algo") if isinstance(layer, dict) else layer for name, layer in layers.items()
-    }
+    algos = {name: layer.get("quant_algo") if isinstance(layer, dict) else layer for name, layer in layers.items()}
     facts.put("quant.per_layer", algos, config.place_of(section))
 
 

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from trtdx.inspect.readers.hf.tokenizer import Vocabulary
 
 MAX_TEMPLATE_BYTES = 1 << 20
-TOKEN_REASSIGNED = re.compile(
-    r"\bset\s+(?:eos|bos)_token\b"
-)  # a template that gives these names its own tokens
+TOKEN_REASSIGNED = re.compile(r"\bset\s+(?:eos|bos)_token\b")  # a template that gives these names its own tokens
 
 
 def put_chat_template(
@@ -65,9 +63,7 @@ def _default_template(value: Any) -> str | None:
     elif isinstance(value, list):
         tables = [entry for entry in value if isinstance(entry, dict)]
         named = {
-            str(table.get("name")): table["template"]
-            for table in tables
-            if isinstance(table.get("template"), str)
+            str(table.get("name")): table["template"] for table in tables if isinstance(table.get("template"), str)
         }
     else:
         return None

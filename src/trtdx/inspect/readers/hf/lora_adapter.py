@@ -122,9 +122,7 @@ def _put_tensor_facts(folder: ArtifactFolder, header: SafetensorsHeader, where: 
         )
     if not folder.facts.has("lora.modules") and pairs:
         folder.facts.put("lora.modules", sorted({module for module, _, _ in pairs}), where)
-    ranks = [
-        entry.shape[0] for _, side, entry in pairs if side in ("A", "embedding_A") and len(entry.shape) == 2
-    ]
+    ranks = [entry.shape[0] for _, side, entry in pairs if side in ("A", "embedding_A") and len(entry.shape) == 2]
     if not folder.facts.has("lora.rank") and ranks:
         folder.facts.put("lora.rank", max(ranks), where)
     _put_model_sizes(folder, header, pairs, where)

@@ -134,9 +134,7 @@ def _put_model_identity(facts: FactCollector, config: ModelConfig) -> None:
         facts.put("architecture", architectures[0], document.place_of("architectures"))
     facts.put("model_type", document.value_at("model_type"), document.place_of("model_type"))
     name = document.value_at("_name_or_path")
-    facts.put(
-        "saved_as", name if isinstance(name, str) and name else None, document.place_of("_name_or_path")
-    )
+    facts.put("saved_as", name if isinstance(name, str) and name else None, document.place_of("_name_or_path"))
     if document.value_at("is_encoder_decoder") is True:
         facts.put("encoder_decoder", True, document.place_of("is_encoder_decoder"))
     senses = [key for key in MULTIMODAL_KEYS if document.has_value(key)]

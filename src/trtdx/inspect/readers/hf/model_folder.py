@@ -41,9 +41,7 @@ def is_model_folder(host: Host, probe: PathProbe) -> bool:
         return probe.path.endswith((".safetensors", ".gguf"))
     if probe.names >= HUB_FOLDERS or any(WEIGHT_FILE.fullmatch(name) for name in probe.names):
         return True
-    return "config.json" in probe.names and _is_model_config(
-        host, f"{probe.path.rstrip('/')}/config.json", probe
-    )
+    return "config.json" in probe.names and _is_model_config(host, f"{probe.path.rstrip('/')}/config.json", probe)
 
 
 def _is_model_config(host: Host, path: str, probe: PathProbe) -> bool:

@@ -220,23 +220,17 @@ def _read_awq(statement: QuantStatement, table: dict[str, Any]) -> None:
 
 
 def _read_gptq(statement: QuantStatement, table: dict[str, Any]) -> None:
-    statement.algo = (
-        {4: "W4A16_GPTQ", 8: "W8A16_GPTQ"}.get(statement.bits) if isinstance(statement.bits, int) else None
-    )
+    statement.algo = {4: "W4A16_GPTQ", 8: "W8A16_GPTQ"}.get(statement.bits) if isinstance(statement.bits, int) else None
 
 
 def _read_bitsandbytes(statement: QuantStatement, table: dict[str, Any]) -> None:
-    statement.bits = (
-        4 if table.get("load_in_4bit") is True else 8 if table.get("load_in_8bit") is True else None
-    )
+    statement.bits = 4 if table.get("load_in_4bit") is True else 8 if table.get("load_in_8bit") is True else None
 
 
 def _read_compressed_tensors(statement: QuantStatement, table: dict[str, Any]) -> None:
     """Read llm-compressor's groups; several that differ are a mixed precision."""
     groups = table.get("config_groups")
-    group_tables = (
-        [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
-    )
+    group_tables = [group for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
     schemes = [_group_scheme(group, table.get("format")) for group in group_tables]
     if not schemes:
         return

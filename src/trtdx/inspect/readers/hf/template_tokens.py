@@ -30,9 +30,7 @@ def unknown_tokens(template: nodes.Template, vocabulary: Vocabulary) -> list[str
     """
     if not any(PIPED_TOKEN.fullmatch(token) for token in vocabulary.special):
         return []
-    written = dict.fromkeys(
-        token for text in _written_texts(template.body) for token in PIPED_TOKEN.findall(text)
-    )
+    written = dict.fromkeys(token for text in _written_texts(template.body) for token in PIPED_TOKEN.findall(text))
     return [token for token in written if not vocabulary.has_token(token) and "tool" not in token]
 
 

@@ -24,9 +24,7 @@ def put_own_head_fact(folder: ArtifactFolder, embedding: tuple[str, str], head: 
     except (UnreadableError, OSError, KeyError):  # damaged files are told elsewhere
         return
     if embedding_sample is not None and head_sample is not None and len(embedding_sample) == len(head_sample):
-        folder.facts.put(
-            "weights.own_head", embedding_sample != head_sample, folder.path_of(f"{head[0]}: {head[1]}")
-        )
+        folder.facts.put("weights.own_head", embedding_sample != head_sample, folder.path_of(f"{head[0]}: {head[1]}"))
 
 
 def _sample_tensor(folder: ArtifactFolder, file: str, name: str) -> bytes | None:

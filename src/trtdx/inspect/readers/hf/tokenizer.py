@@ -85,9 +85,7 @@ class Vocabulary:
 
 def tokenizer_files(folder: ArtifactFolder) -> list[str]:
     named = [name for name in TOKENIZER_FILES if name in folder.names]
-    return named + sorted(
-        name for name in folder.names if name.endswith(".tiktoken") or name == "tiktoken.model"
-    )
+    return named + sorted(name for name in folder.names if name.endswith(".tiktoken") or name == "tiktoken.model")
 
 
 def read_tokenizer(folder: ArtifactFolder) -> None:
@@ -128,13 +126,9 @@ def _put_ordinary_eos(folder: ArtifactFolder, vocabulary: Vocabulary, eos: str |
         return
     text_ids = {at for at in named if isinstance(at, int)} - set(vocabulary.special.values())
     text = [
-        f"{at} ({token})"
-        for token, at in vocabulary.ids.items()
-        if at in text_ids and ORDINARY_TEXT.fullmatch(token)
+        f"{at} ({token})" for token, at in vocabulary.ids.items() if at in text_ids and ORDINARY_TEXT.fullmatch(token)
     ]
-    folder.put_list_fact(
-        "tokenizer.text_eos", text, folder.path_of("generation_config.json") + ": eos_token_id"
-    )
+    folder.put_list_fact("tokenizer.text_eos", text, folder.path_of("generation_config.json") + ": eos_token_id")
 
 
 def _put_turn_end(folder: ArtifactFolder, vocabulary: Vocabulary, eos: str | None) -> None:
@@ -146,9 +140,7 @@ def _put_turn_end(folder: ArtifactFolder, vocabulary: Vocabulary, eos: str | Non
         return
     turn_end = next((token for token in TURN_END_TOKENS if vocabulary.token_id(token) in ids), None)
     if turn_end is not None and vocabulary.token_id(turn_end) is not None:
-        folder.facts.put(
-            "tokenizer.ends_turn", turn_end, folder.path_of("generation_config.json") + ": eos_token_id"
-        )
+        folder.facts.put("tokenizer.ends_turn", turn_end, folder.path_of("generation_config.json") + ": eos_token_id")
 
 
 def read_vocabulary(folder: ArtifactFolder, files: list[str]) -> Vocabulary:
@@ -211,9 +203,7 @@ def _read_sentencepiece(folder: ArtifactFolder, name: str, vocabulary: Vocabular
 def _read_vocab_txt(folder: ArtifactFolder, name: str, vocabulary: Vocabulary) -> None:
     text = folder.read_text(name, MAX_VOCABULARY_BYTES)
     if text:
-        vocabulary.ids = {
-            line.rstrip("\r"): at for at, line in enumerate(text.removesuffix("\n").split("\n"))
-        }
+        vocabulary.ids = {line.rstrip("\r"): at for at, line in enumerate(text.removesuffix("\n").split("\n"))}
         vocabulary.is_complete = True
         _grow_to_highest_id(vocabulary, folder.path_of(name))
 
@@ -260,12 +250,7 @@ def _put_special_tokens(
             tokens[which] = token
             folder.facts.put(f"tokenizer.{key}", token, document.place_of(key))
             folder.facts.put(f"tokenizer.{which}_id", vocabulary.token_id(token), document.place_of(key))
-            if (
-                vocabulary.is_complete
-                and vocabulary.special
-                and which != "pad"
-                and not vocabulary.has_token(token)
-            ):
+            if vocabulary.is_complete and vocabulary.special and which != "pad" and not vocabulary.has_token(token):
                 folder.facts.add("tokenizer.absent_special", f"{key} {token}", document.place_of(key))
             break
     return tokens
@@ -274,30 +259,22 @@ def _put_special_tokens(
 def _put_tokenizer_config(folder: ArtifactFolder, config: Document | None) -> None:
     if config is None:
         return
-    folder.facts.put(
-        "tokenizer.class", config.value_at("tokenizer_class"), config.place_of("tokenizer_class")
-    )
+    folder.facts.put("tokenizer.class", config.value_at("tokenizer_class"), config.place_of("tokenizer_class"))
     length = config.value_at("model_max_length")
     if isinstance(length, (int, float)) and length < MAX_MODEL_LENGTH:
         folder.facts.put("tokenizer.model_max_length", length, config.place_of("model_max_length"))
 
 
-def _put_bos_switch(
-    folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None, bos: str | None
-) -> None:
+def _put_bos_switch(folder: ArtifactFolder, vocabulary: Vocabulary, config: Document | None, bos: str | None) -> None:
     """Put whether encoding begins with the beginning token, where the files that decide it agree."""
     switch = config.value_at("add_bos_token") if config else None
     by_template = _begins_with(vocabulary.post_processor, bos)
     if config is not None and isinstance(switch, bool):
-        decides = by_template is None or str(config.value_at("tokenizer_class")).startswith(
-            BOS_SWITCH_CLASSES
-        )
+        decides = by_template is None or str(config.value_at("tokenizer_class")).startswith(BOS_SWITCH_CLASSES)
         if decides or by_template is switch:
             folder.facts.put("tokenizer.adds_bos", switch, config.place_of("add_bos_token"))
     elif by_template is not None:
-        folder.facts.put(
-            "tokenizer.adds_bos", by_template, folder.path_of("tokenizer.json") + ": post_processor"
-        )
+        folder.facts.put("tokenizer.adds_bos", by_template, folder.path_of("tokenizer.json") + ": post_processor")
 
 
 def _begins_with(processor: Any, bos: str | None, depth: int = 0) -> bool | None:

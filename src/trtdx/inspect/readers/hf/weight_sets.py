@@ -30,9 +30,7 @@ def duplicate_weight_files(folder: ArtifactFolder, files: list[str], index: Weig
     return [
         n
         for n in others
-        if _are_mostly_known(
-            read_safetensors_header(folder.host, folder.path_of(n)).tensors.keys(), model_tensors
-        )
+        if _are_mostly_known(read_safetensors_header(folder.host, folder.path_of(n)).tensors.keys(), model_tensors)
     ]
 
 

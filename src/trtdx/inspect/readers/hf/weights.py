@@ -89,9 +89,7 @@ class _WeightIndexFile(msgspec.Struct):
 
 def read_weight_index(folder: ArtifactFolder, suffix: str = ".safetensors.index.json") -> WeightIndex | None:
     """Return the index of a sharded model, if there is one that can be read."""
-    names = sorted(
-        (name for name in folder.names if name.endswith(suffix)), key=lambda name: (len(name), name)
-    )
+    names = sorted((name for name in folder.names if name.endswith(suffix)), key=lambda name: (len(name), name))
     index_file = folder.decode_json(names[0], _WeightIndexFile) if names else None
     if index_file is None:
         return None
@@ -214,9 +212,7 @@ class WeightSurvey:
             f"{stack}.layers.{layer}.{part}".lstrip(".")
             for (where, part), layers in self._layers_of.items()
             if where == stack and part.endswith(SCALE_NAMES)
-            for layer in _set_bits(
-                self._quantised_in.get((where, f"{part.rpartition('.')[0]}.weight"), 0) & ~layers
-            )
+            for layer in _set_bits(self._quantised_in.get((where, f"{part.rpartition('.')[0]}.weight"), 0) & ~layers)
         ]
         groups: dict[tuple[str, int | None], dict[str, int]] = {}
         for (where, part), layers in self._layers_of.items():
@@ -242,9 +238,7 @@ class WeightSurvey:
     def loose_tensors(self, pattern: re.Pattern[str]) -> dict[str, tuple[int, ...]]:
         """Return the tensors outside of layers that a pattern fits, other towers' left out."""
         return {
-            name: shape
-            for name, shape in self._loose.items()
-            if pattern.search(name) and not OTHER_TOWER.search(name)
+            name: shape for name, shape in self._loose.items() if pattern.search(name) and not OTHER_TOWER.search(name)
         }
 
 
@@ -369,13 +363,9 @@ def _read_safetensors(folder: ArtifactFolder, files: list[str], index: WeightInd
     files = [name for name in files if name not in dead]
     stray = unindexed_shards(files, index)
     stray += duplicate_weight_files(folder, [name for name in files if name not in stray], index)
-    model_files = (
-        [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
-    )
+    model_files = [name for name in files if name in index.files] if index else [n for n in files if n not in stray]
     missing = (
-        [name for name in index.files if not folder.is_file(name)]
-        if index
-        else missing_numbered_shards(model_files)
+        [name for name in index.files if not folder.is_file(name)] if index else missing_numbered_shards(model_files)
     )
     missing = list(dict.fromkeys([*missing, *dead]))
     survey, absent = survey_files(folder, [n for n in model_files if n not in missing], index)
@@ -417,17 +407,9 @@ def _read_other_formats(folder: ArtifactFolder) -> None:
     folder.facts.put("weights.format", kind, where)
     folder.facts.put("weights.files", len(files), where)
     folder.facts.put("weights.bytes", sum(folder.file_size(name) for name in files[:MAX_WEIGHT_FILES]), where)
-    missing = (
-        [name for name in index.files if not folder.is_file(name)]
-        if index
-        else missing_numbered_shards(files)
-    )
+    missing = [name for name in index.files if not folder.is_file(name)] if index else missing_numbered_shards(files)
     folder.put_list_fact("weights.missing", sorted(missing), where)
-    small = [
-        name for name in files[:MAX_WEIGHT_FILES] if folder.is_file(name) and folder.file_size(name) < 1024
-    ]
+    small = [name for name in files[:MAX_WEIGHT_FILES] if folder.is_file(name) and folder.file_size(name) < 1024]
     starts: dict[str, Any] = {name: folder.first_bytes(name) for name in small}
-    folder.put_list_fact(
-        "weights.lfs_pointers", [n for n, b in starts.items() if b.startswith(GIT_LFS_MAGIC)], where
-    )
+    folder.put_list_fact("weights.lfs_pointers", [n for n, b in starts.items() if b.startswith(GIT_LFS_MAGIC)], where)
     folder.put_list_fact("weights.truncated", [f"{n}: is empty" for n, b in starts.items() if not b], where)

@@ -48,9 +48,7 @@ def is_onnx_file(_: Host, probe: PathProbe) -> bool:
 def _starts_as_model(start: bytes) -> bool:
     """Return whether bytes hold a small ir_version and then, after a few texts, a graph."""
     try:
-        for count, field in enumerate(
-            iter_fields(WireStream(BytesIO(start), len(start)), 0, len(start), clip=True)
-        ):
+        for count, field in enumerate(iter_fields(WireStream(BytesIO(start), len(start)), 0, len(start), clip=True)):
             number, kind, value, _ = field
             if count == 0 and not (number == MODEL_IR and kind == VARINT and 0 < value < 64):
                 return False

@@ -28,18 +28,14 @@ if TYPE_CHECKING:
 LOG_LINE = re.compile(rb"^(?:\[[\d/:.-]+\] )?\[[VIWEFD]\] |^\[TensorRT|\[TRT(?:-LLM)?\]|^&&&& ", re.MULTILINE)
 # What tells a mapping of profiles: the list's name, or all three names of shapes.
 PROFILE_LIST = re.compile(rb"""^\{?\s*["']?profiles["']?\s*:""", re.MULTILINE)
-SHAPE_KEY_PATTERNS = tuple(
-    re.compile(rb"""(?<![\w-])["']?%b["']?\s*:""" % key.encode()) for key in SHAPE_KEYS
-)
+SHAPE_KEY_PATTERNS = tuple(re.compile(rb"""(?<![\w-])["']?%b["']?\s*:""" % key.encode()) for key in SHAPE_KEYS)
 
 
 def is_profile_file(_: Host, probe: PathProbe) -> bool:
     """Return whether a text gives min, opt and max shapes, as mappings or as options; a log of them does not."""
     if probe.is_directory or b"\0" in probe.start or LOG_LINE.search(probe.start):
         return False
-    return _is_profile_document(probe.start) or bool(
-        SHAPE_OPTION.search(probe.start.decode("utf-8", "replace"))
-    )
+    return _is_profile_document(probe.start) or bool(SHAPE_OPTION.search(probe.start.decode("utf-8", "replace")))
 
 
 def _is_profile_document(data: bytes) -> bool:
@@ -104,9 +100,7 @@ def _profiles_from_document(document: Document, facts: FactCollector) -> Iterato
 
 def _is_profile(data: dict[str, Any]) -> bool:
     """Return whether a mapping is one profile itself, without a list around it."""
-    return bool(data) and all(
-        isinstance(shapes, dict) and set(SHAPE_KEYS) <= set(shapes) for shapes in data.values()
-    )
+    return bool(data) and all(isinstance(shapes, dict) and set(SHAPE_KEYS) <= set(shapes) for shapes in data.values())
 
 
 def _ranges_from_table(
@@ -140,8 +134,7 @@ def _add_malformed(facts: FactCollector, where: str, value: Any, problem: str) -
 
 def _profile_shapes(profile: OptimizationProfile) -> dict[str, Any]:
     return {
-        span.tensor: {"min": list(span.min), "opt": list(span.opt), "max": list(span.max)}
-        for span in profile.ranges
+        span.tensor: {"min": list(span.min), "opt": list(span.opt), "max": list(span.max)} for span in profile.ranges
     }
 
 

@@ -30,11 +30,7 @@ def profiles_from_options(text: str, path: str, facts: FactCollector) -> tuple[O
     """Return the profiles that options give; what is incomplete becomes the fact `malformed`."""
     words = _split_words(text[:MAX_TEXT_CHARS])
     polygraphy = any(word.lower().startswith("--trt-") for word in words)
-    tables = (
-        _parse_polygraphy_options(words, path, facts)
-        if polygraphy
-        else _parse_trtexec_options(words, path, facts)
-    )
+    tables = _parse_polygraphy_options(words, path, facts) if polygraphy else _parse_trtexec_options(words, path, facts)
     source = f"{'Polygraphy' if polygraphy else 'trtexec'} options in {path}"
     return tuple(
         OptimizationProfile(index, tuple(_ranges_from_shapes(index, table, path, facts))[:MAX_RANGES], source)
@@ -61,9 +57,7 @@ def _parse_trtexec_options(words: list[str], path: str, facts: FactCollector) ->
         for part in value.split(",") if shapes_option and value else ():
             tensor, dims = _parse_named_shape(part, r"x")
             if dims is None:
-                facts.add(
-                    "malformed", f"{path}: --{option}: {shorten_value(part)}: expected name:1x2x3", path
-                )
+                facts.add("malformed", f"{path}: --{option}: {shorten_value(part)}: expected name:1x2x3", path)
                 continue
             keys = (shapes_option[1],) if shapes_option and shapes_option[1] else SHAPE_KEYS
             for key in keys:

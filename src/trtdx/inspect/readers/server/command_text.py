@@ -57,9 +57,7 @@ class CommandEditor:
         """Set a flag, where it or another flag that means the same stands, or at the end."""
         text = name if value is None else f"{name} {shlex.quote(str(value))}"
         meant = [
-            at
-            for at, part in enumerate(self._parts)
-            if part.name == name or (part.name and is_same_flag(part.name))
+            at for at, part in enumerate(self._parts) if part.name == name or (part.name and is_same_flag(part.name))
         ]
         at = meant[0] if meant else len(self._parts)
         self._parts = [part for index, part in enumerate(self._parts) if index not in meant]
@@ -72,9 +70,7 @@ class CommandEditor:
         """Add the flags of another command that this one does not have."""
         own_names = {part.name for part in self._parts}
         self._parts += [
-            part
-            for part in other._parts
-            if part.name and part.name not in own_names and is_adopted(part.name)
+            part for part in other._parts if part.name and part.name not in own_names and is_adopted(part.name)
         ]
 
     def set_argument(self, text: str, argument_index: int = 0) -> None:

@@ -76,9 +76,7 @@ class CommandLine(NamedTuple):
     launcher: tuple[str, ...]
     ranks: int | None
     line: int
-    before: tuple[
-        ShellWord, ...
-    ] = ()  # what stands in front of the program: launchers, docker run, assignments
+    before: tuple[ShellWord, ...] = ()  # what stands in front of the program: launchers, docker run, assignments
     after: tuple[ShellWord, ...] = ()  # and behind it, as it stands
     program_word: str = ""  # the program as it is written
 
@@ -107,9 +105,7 @@ class CommandLine(NamedTuple):
         """Return the flag that sets an option, the last one where it is repeated."""
         flags = option_table().flag.get(self.program, {})
         matching = [
-            flag_use
-            for flag_use in self.flags
-            if flag_use.name in flags and flags[flag_use.name].option == option
+            flag_use for flag_use in self.flags if flag_use.name in flags and flags[flag_use.name].option == option
         ]
         return matching[-1] if matching else None
 
@@ -176,9 +172,7 @@ def _command_lines_in(command: ShellCommand, programs: tuple[str, ...]) -> Itera
 
 def mentions_program(text: str) -> bool:
     """Return whether a text speaks of a program that is looked at: of ours, or one that is given an engine."""
-    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(
-        name in text for name in PROGRAM_BY_MODULE
-    )
+    return any(name in text for name in (*PROGRAMS, *ENGINE_FLAGS)) or any(name in text for name in PROGRAM_BY_MODULE)
 
 
 def _engine_program_index(words: tuple[ShellWord, ...], begin: int) -> int | None:
@@ -196,9 +190,7 @@ def _nested_command_lines(
 ) -> Iterator[CommandLine]:
     """Yield the command lines inside `srun bash -c "..."`, with what launches the shell."""
     for command in parse_shell(word.text).commands:
-        words = tuple(
-            ShellWord(inner.text, word.line + inner.line - 1, inner.is_known) for inner in command.words
-        )
+        words = tuple(ShellWord(inner.text, word.line + inner.line - 1, inner.is_known) for inner in command.words)
         for line in _command_lines_in(ShellCommand(words, word.line), programs):
             yield line._replace(
                 before=(*outer, *line.before),
@@ -209,9 +201,7 @@ def _nested_command_lines(
 
 def _first_command_word(words: tuple[ShellWord, ...]) -> int:
     """Return the index of the first word that is no variable assignment."""
-    return next(
-        (index for index, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word.text)), len(words)
-    )
+    return next((index for index, word in enumerate(words) if not re.match(r"[A-Za-z_]\w*=", word.text)), len(words))
 
 
 def _program_at(words: tuple[ShellWord, ...], index: int, programs: tuple[str, ...]) -> str:
@@ -221,9 +211,7 @@ def _program_at(words: tuple[ShellWord, ...], index: int, programs: tuple[str, .
     return PROGRAM_BY_MODULE.get(words[index].text, "") if index and words[index - 1].text == "-m" else ""
 
 
-def _command_line(
-    program: str, before: tuple[ShellWord, ...], after: tuple[ShellWord, ...], line: int
-) -> CommandLine:
+def _command_line(program: str, before: tuple[ShellWord, ...], after: tuple[ShellWord, ...], line: int) -> CommandLine:
     flags, arguments = _split_flags(program, after)
     subcommand = ""
     if arguments and arguments[0].text in SUBCOMMANDS.get(program, ()):

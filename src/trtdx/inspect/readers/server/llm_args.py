@@ -84,9 +84,7 @@ def read_llm_args(host: Host, path: str, version: str = "") -> Artifact:
         *put_absent_paths(host, facts, paths_in_facts(facts), path),
     ]
     put_draft_vocab_size(host, facts, path)
-    return Artifact(
-        "llm-args", path, facts.to_dict(), refers_to=model_paths(host, facts, path), unread=tuple(unread)
-    )
+    return Artifact("llm-args", path, facts.to_dict(), refers_to=model_paths(host, facts, path), unread=tuple(unread))
 
 
 def put_options_document(facts: FactCollector, document: Document, version: str) -> tuple[str, ...]:
@@ -102,11 +100,7 @@ def put_options_document(facts: FactCollector, document: Document, version: str)
         document.place_of(TRITON_SECTION),
     )
     _put_duplicate_keys(facts, document)
-    return (
-        ()
-        if len(settings_read) == len(settings)
-        else (f"more than {MAX_SETTINGS} options; the rest was not read",)
-    )
+    return () if len(settings_read) == len(settings) else (f"more than {MAX_SETTINGS} options; the rest was not read",)
 
 
 def _put_duplicate_keys(facts: FactCollector, document: Document) -> None:
@@ -151,14 +145,11 @@ def command_from_text(
     if len(commands) == 1:
         return commands[0]
     commands = [
-        _command_in_unit(command, f"line {lines[at].line}")
-        for command, at in zip(commands, order, strict=False)
+        _command_in_unit(command, f"line {lines[at].line}") for command, at in zip(commands, order, strict=False)
     ]
     left = [f"line {lines[at].line}: {lines[at].name} was not looked at" for at in order[MAX_COMMANDS:]]
     first, *rest = commands
-    parts = [
-        part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)
-    ]
+    parts = [part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)]
     return msgspec.structs.replace(first, parts=(*first.parts, *parts), unread=(*first.unread, *left))
 
 
@@ -236,9 +227,7 @@ class _CommandReading:
             self._put_merged_options()
             self._put_missing_paths()
         paths = model_paths(self._host, facts, self._where) + self._paths_of_flags()
-        machine = (
-            machine_from_surroundings(self.surroundings, facts) if self.surroundings is not None else None
-        )
+        machine = machine_from_surroundings(self.surroundings, facts) if self.surroundings is not None else None
         return Artifact(
             "command",
             self._where,
@@ -262,16 +251,10 @@ class _CommandReading:
                     "--host",
                     "--port",
                 ):  # that they are given counts, whatever their value
-                    self._facts.put(
-                        f"option.{given_flag.name}", given_flag.value, self._flag_place(given_flag)
-                    )
+                    self._facts.put(f"option.{given_flag.name}", given_flag.value, self._flag_place(given_flag))
                 continue
             flag = option_table().flag.get(self._line.program, {}).get(given_flag.name)
-            value = (
-                True
-                if given_flag.value is None
-                else coerce_value(flag.type if flag else "str", given_flag.value)
-            )
+            value = True if given_flag.value is None else coerce_value(flag.type if flag else "str", given_flag.value)
             self._facts.put(f"option.{given_flag.name}", value, self._flag_place(given_flag))
             if flag is not None:
                 self._judge_value(given_flag, flag)
@@ -294,9 +277,7 @@ class _CommandReading:
             return
         if reason:
             words = (
-                f"{given_flag.name} {given_flag.value or ''}".rstrip()
-                if reason != "needs a value"
-                else given_flag.name
+                f"{given_flag.name} {given_flag.value or ''}".rstrip() if reason != "needs a value" else given_flag.name
             )
             self._facts.add("runtime.invalid_values", f"{words}: {reason}", self._flag_place(given_flag))
 
@@ -306,13 +287,9 @@ class _CommandReading:
         named = paths_in_facts(self._facts)
         if config is not None and self._is_on_disk(config):
             named.append(NamedPath(str(config.value), config.name, self._flag_place(config)))
-        for named_path in [
-            candidate for candidate in named if self._may_be_written_by_script(candidate.path)
-        ]:
+        for named_path in [candidate for candidate in named if self._may_be_written_by_script(candidate.path)]:
             named.remove(named_path)
-            self._unread.append(
-                f"{named_path.where}: {named_path.path} is not there yet; the script may write it"
-            )
+            self._unread.append(f"{named_path.where}: {named_path.path} is not there yet; the script may write it")
         if self.surroundings is not None and self.surroundings.is_container:
             named = self._paths_on_this_machine(named)
         self._unread += put_absent_paths(self._host, self._facts, named, self._where)
@@ -321,23 +298,17 @@ class _CommandReading:
     def _paths_on_this_machine(self, named: list[NamedPath]) -> list[NamedPath]:
         """Return the paths that lie on this machine; of the others only those in a mounted folder can be missing."""
         mounted = (
-            tuple(f"{folder.rstrip('/')}/" for folder in self.surroundings.mounted_folders)
-            if self.surroundings
-            else ()
+            tuple(f"{folder.rstrip('/')}/" for folder in self.surroundings.mounted_folders) if self.surroundings else ()
         )
         for named_path in named:
             if existing_path(self._host, named_path.path, self._where) is not None:
                 continue
             if named_path.path.startswith(mounted or ("\0",)):
-                self._facts.add(
-                    "runtime.paths_missing", f"{named_path.path} ({named_path.role})", named_path.where
-                )
+                self._facts.add("runtime.paths_missing", f"{named_path.path} ({named_path.role})", named_path.where)
             else:
                 self._unread.append(f"{named_path.where}: {named_path.path} lies in the container")
         return [
-            named_path
-            for named_path in named
-            if existing_path(self._host, named_path.path, self._where) is not None
+            named_path for named_path in named if existing_path(self._host, named_path.path, self._where) is not None
         ]
 
     def _is_on_disk(self, given_flag: GivenFlag) -> bool:
@@ -382,9 +353,7 @@ class _CommandReading:
                 where = f"{line_place(self._where, word.line)}: MODEL"
                 flags["model"] = OptionSetting("model", word.text, where)
         document = self._options_document()
-        written = (
-            {} if document is None else {setting.key: setting for setting in self._settings_of_file(document)}
-        )
+        written = {} if document is None else {setting.key: setting for setting in self._settings_of_file(document)}
         put_option_facts(
             self._facts,
             OptionPrecedence(self._facts, self._version).merge_settings(flags, written, document),
@@ -430,9 +399,7 @@ class _CommandReading:
 
     def _paths_of_flags(self) -> tuple[str, ...]:
         names = [
-            given_flag.value
-            for given_flag in self._line.flags
-            if given_flag.name in PATH_FLAGS and given_flag.is_known
+            given_flag.value for given_flag in self._line.flags if given_flag.name in PATH_FLAGS and given_flag.is_known
         ]
         paths = (existing_path(self._host, name, self._where) for name in names if name)
         return tuple(path for path in paths if path)

@@ -33,9 +33,7 @@ class OptionSetting(NamedTuple):
 def settings_from_document(document: Document, skip: tuple[str, ...] = ()) -> list[OptionSetting]:
     """Return the options of a file by their dotted names, sections taken apart."""
     data = {key: value for key, value in document.data.items() if key not in skip}
-    return [OptionSetting(key, value, document.place_of(key)) for key, value in _leaf_options(data)][
-        : MAX_SETTINGS + 1
-    ]
+    return [OptionSetting(key, value, document.place_of(key)) for key, value in _leaf_options(data)][: MAX_SETTINGS + 1]
 
 
 def _leaf_options(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -56,9 +54,7 @@ def put_option_facts(facts: FactCollector, settings: list[OptionSetting], versio
     for setting in settings:
         reason = wrong_value_reason(setting.key, setting.value, version)
         if reason and not (has_own_values and "one of" in reason):
-            facts.add(
-                "runtime.invalid_values", f"{setting.key} = {setting.value}: {reason}"[:200], setting.where
-            )
+            facts.add("runtime.invalid_values", f"{setting.key} = {setting.value}: {reason}"[:200], setting.where)
         elif setting.key in FACT_BY_OPTION and setting.value is not None:
             name = FACT_BY_OPTION[setting.key]
             facts.put(name, coerce_value(require_term(name).type, setting.value), setting.where)
@@ -74,9 +70,7 @@ def put_spelled_options(facts: FactCollector, settings: Iterable[OptionSetting])
         facts.put(f"option.{setting.key}", value, setting.where)
 
 
-def put_option_verdicts(
-    facts: FactCollector, settings: list[OptionSetting], version: str, backend: str
-) -> None:
+def put_option_verdicts(facts: FactCollector, settings: list[OptionSetting], version: str, backend: str) -> None:
     """Put what releases do not know, or know under another name."""
     places = {setting.key: setting.where for setting in settings}
     if is_for_autodeploy(places, backend):

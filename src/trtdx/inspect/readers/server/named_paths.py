@@ -70,9 +70,7 @@ def resolved_path_names(host: Host, artifact: Artifact) -> dict[str, str]:
     """Return where each path that an artifact names really lies, as far as it is on this machine."""
     names = [artifact.facts[name].value for name in PATH_FACTS if name in artifact.facts]
     names += artifact.table("triton.tokenizer_dirs").values()
-    paths = {
-        name: existing_path(host, name, artifact.path) for name in names if isinstance(name, str) and name
-    }
+    paths = {name: existing_path(host, name, artifact.path) for name in names if isinstance(name, str) and name}
     return {name: host.real(path) for name, path in paths.items() if path is not None}
 
 
@@ -99,9 +97,7 @@ def put_absent_paths(host: Host, facts: FactCollector, named: Iterable[NamedPath
     absent = [named_path for named_path in named if existing_path(host, named_path.path, where) is None]
     is_home = any(named_path not in absent and named_path.path.startswith("/") for named_path in named)
     model = facts.get("runtime.model")
-    is_beside = (
-        isinstance(model, str) and not model.startswith("/") and bool(existing_path(host, model, where))
-    )
+    is_beside = isinstance(model, str) and not model.startswith("/") and bool(existing_path(host, model, where))
     notes = []
     for named_path in absent:
         is_whole = named_path.path.startswith("/")
@@ -110,9 +106,7 @@ def put_absent_paths(host: Host, facts: FactCollector, named: Iterable[NamedPath
         elif named_path.role.startswith("--"):  # an options file: without it most of the command is unknown
             facts.add("runtime.paths_unseen", f"{named_path.path} ({named_path.role})", named_path.where)
         else:
-            notes.append(
-                f"{named_path.where}: {ABSENT_NOTE.format(path=named_path.path, role=named_path.role)}"
-            )
+            notes.append(f"{named_path.where}: {ABSENT_NOTE.format(path=named_path.path, role=named_path.role)}")
     return notes
 
 

@@ -45,9 +45,7 @@ def _top_level_keys(probe: PathProbe) -> list[str]:
     """Return a file's top-level keys, from a broken file too: it is to be told what is wrong with it."""
     if not probe.path.lower().endswith(".json") and not probe.start.lstrip().startswith(b"{"):
         text = probe.start.decode("utf-8", "replace")
-        return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[
-            :500
-        ]
+        return list(dict.fromkeys(re.findall(r"^([A-Za-z_]\w{0,80})[ \t]*:(?:\s|$)", text, re.MULTILINE)))[:500]
     if len(probe.start) >= START_BYTES:
         return []
     is_json = probe.path.lower().endswith(".json")

@@ -73,8 +73,7 @@ class OptionPrecedence:
     def _defaults_win(self) -> bool:
         """Return whether the limits come from the command line's defaults: PyTorch in 0.21 and 1.0."""
         return (
-            winning_side("max_batch_size", self._version) == "flag"
-            and winning_side("dtype", self._version) == "yaml"
+            winning_side("max_batch_size", self._version) == "flag" and winning_side("dtype", self._version) == "yaml"
         )
 
     def _add_conflict(self, words: str, *settings: OptionSetting) -> None:

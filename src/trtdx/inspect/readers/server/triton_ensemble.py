@@ -64,9 +64,7 @@ def type_mismatches(ensemble: TritonModel, models: Mapping[str, TritonModel]) ->
             yield f"{tensor}: {first[1]} in {first[0]}, {data_type} in {model}"
 
 
-def _declared_types(
-    ensemble: TritonModel, models: Mapping[str, TritonModel]
-) -> Iterator[tuple[str, str, str]]:
+def _declared_types(ensemble: TritonModel, models: Mapping[str, TritonModel]) -> Iterator[tuple[str, str, str]]:
     """Yield (tensor of the ensemble, model, data type) wherever a type is stated."""
     for side in ("input", "output"):
         for tensor, spec in ensemble.tensors(side).items():

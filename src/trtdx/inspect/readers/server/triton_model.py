@@ -72,11 +72,7 @@ class TritonModel(NamedTuple):
         """Return the inputs or outputs by name."""
         if self.config is None:
             return {}
-        return {
-            tensor.text_at("name"): tensor
-            for tensor in self.config.messages_named(side)
-            if tensor.text_at("name")
-        }
+        return {tensor.text_at("name"): tensor for tensor in self.config.messages_named(side) if tensor.text_at("name")}
 
 
 def read_triton_model(host: Host, path: str, name: str) -> TritonModel:

@@ -58,9 +58,7 @@ def read_triton_repository(host: Host, path: str, version: str = "") -> Artifact
         folders = _model_folders(host, path, host.entries(path)[:1000])
     except InputError as err:
         return Artifact("triton", path, unread=(err.message,))
-    models = {
-        name: read_triton_model(host, folder, name) for name, folder in list(folders.items())[:MAX_MODELS]
-    }
+    models = {name: read_triton_model(host, folder, name) for name, folder in list(folders.items())[:MAX_MODELS]}
     reading = _RepositoryReading(host, path, models, path not in folders.values(), version)
     if len(folders) > MAX_MODELS:
         reading.unread.append(f"{path}: {len(folders)} models; the first {MAX_MODELS} were looked at")
@@ -136,16 +134,12 @@ PARAMETERS = {
     ),
     "decoding_mode": TritonParameter(
         "runtime.decoding_mode",
-        _choice_parser(
-            "top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle"
-        ),
+        _choice_parser("top_k", "top_p", "top_k_top_p", "beam_search", "medusa", "redrafter", "lookahead", "eagle"),
     ),
     "batch_scheduler_policy": TritonParameter("", _choice_parser("max_utilization", "guaranteed_no_evict")),
     **dict.fromkeys(TRUTH_PARAMETERS, TritonParameter("", _parse_bool)),
     **dict.fromkeys(WHOLE_PARAMETERS, TritonParameter("", _parse_integer)),
-    **dict.fromkeys(
-        ("lora_cache_gpu_memory_fraction", "gpu_weights_percent"), TritonParameter("", _parse_float)
-    ),
+    **dict.fromkeys(("lora_cache_gpu_memory_fraction", "gpu_weights_percent"), TritonParameter("", _parse_float)),
 }
 PATH_PARAMETERS = ("gpt_model_path", "encoder_model_path", "tokenizer_dir", "multimodal_model_path")
 
@@ -172,9 +166,7 @@ class _RepositoryReading:
             self._put_served_model(served)
         self._put_special_tokens()
         paths = self._put_model_paths()
-        return Artifact(
-            "triton", self._path, self._facts.to_dict(), refers_to=paths, unread=tuple(self.unread)
-        )
+        return Artifact("triton", self._path, self._facts.to_dict(), refers_to=paths, unread=tuple(self.unread))
 
     def _add_fault(self, name: str, item: str, where: str) -> None:
         if len(self._facts.get(name) or ()) < MAX_LISTED_FAULTS:
@@ -182,9 +174,7 @@ class _RepositoryReading:
 
     def _put_model_facts(self, model: TritonModel) -> None:
         if model.problem:
-            self._add_fault(
-                "triton.unparsed", f"{model.name}/{CONFIG_FILE}: {model.problem}", model.config_path
-            )
+            self._add_fault("triton.unparsed", f"{model.name}/{CONFIG_FILE}: {model.problem}", model.config_path)
         for key, value, where in model.parameters():
             if "${" not in value:
                 self._facts.put(f"parameter.{model.name}.{key}", value, where)
@@ -195,21 +185,15 @@ class _RepositoryReading:
             self._add_fault("triton.missing_files", missing, model.path)
         name = model.config.text_at("name") if model.config else ""
         if name and "${" not in name and name != model.name:
-            self._add_fault(
-                "triton.name_mismatch", f"{model.name}: its {CONFIG_FILE} says {name}", model.where("name")
-            )
+            self._add_fault("triton.name_mismatch", f"{model.name}: its {CONFIG_FILE} says {name}", model.where("name"))
 
     def _put_facts_by_model(self) -> None:
         """Put what several models state under the name of each."""
         parsed = {name: model.config for name, model in self._models.items() if model.config is not None}
         sizes = {name: config.integer_at("max_batch_size") for name, config in parsed.items()}
         self._put_stated_values("triton.max_batch_sizes", sizes)
-        self._put_stated_values(
-            "triton.instances", {name: instance_count(self._models[name]) for name in parsed}
-        )
-        decoupled = {
-            name: config.bool_at("model_transaction_policy", "decoupled") for name, config in parsed.items()
-        }
+        self._put_stated_values("triton.instances", {name: instance_count(self._models[name]) for name in parsed})
+        decoupled = {name: config.bool_at("model_transaction_policy", "decoupled") for name, config in parsed.items()}
         self._put_stated_values("triton.decoupled_by_model", decoupled)
         tokenizers = {name: self._models[name].parameter("tokenizer_dir") or None for name in parsed}
         self._put_stated_values("triton.tokenizer_dirs", tokenizers)
@@ -237,9 +221,7 @@ class _RepositoryReading:
             name = model.parameter("tensorrt_llm_model_name")
             if self._is_repository and name and name not in self._models:
                 item = f"{model.name}: tensorrt_llm_model_name is {name}, which is not in the repository"
-                self._add_fault(
-                    "triton.ensemble_unknown", item, model.where("parameters.tensorrt_llm_model_name")
-                )
+                self._add_fault("triton.ensemble_unknown", item, model.where("parameters.tensorrt_llm_model_name"))
 
     def _served_model(self) -> TritonModel | None:
         """Return the model that runs the LLM."""
@@ -280,9 +262,7 @@ class _RepositoryReading:
         logits = outputs.get("generation_logits") or outputs.get("context_logits")
         data_type = logits.text_at("data_type") if logits else ""
         if data_type and "${" not in data_type:
-            self._facts.put(
-                "triton.logits_datatype", data_type, model.where("output.generation_logits.data_type")
-            )
+            self._facts.put("triton.logits_datatype", data_type, model.where("output.generation_logits.data_type"))
 
     def _put_parameter(self, model: TritonModel, key: str, value: str, where: str) -> None:
         if not value.strip() or "${" in value:

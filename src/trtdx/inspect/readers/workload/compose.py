@@ -78,30 +78,24 @@ def _command_words(document: YamlDocument, path: str, service: dict[str, Any]) -
 def _fill_defaults(text: str) -> str:
     """Return a text with the defaults of its variables; $$ is a dollar, and other values stand in an .env file."""
     escaped = text.replace("$$", "\0")
-    return COMPOSE_VARIABLE.sub(
-        lambda match: UNKNOWN_VALUE if match[2] is None else match[2], escaped
-    ).replace("\0", "$")
+    return COMPOSE_VARIABLE.sub(lambda match: UNKNOWN_VALUE if match[2] is None else match[2], escaped).replace(
+        "\0", "$"
+    )
 
 
 def _put_service_environment(
     surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]
 ) -> None:
     variables = service.get("environment")
-    pairs = (
-        [str(variable).partition("=")[::2] for variable in variables] if isinstance(variables, list) else []
-    )
+    pairs = [str(variable).partition("=")[::2] for variable in variables] if isinstance(variables, list) else []
     if isinstance(variables, dict):
         pairs = [(str(name), "" if value is None else str(value)) for name, value in variables.items()]
     for name, value in pairs[:200]:
         surroundings.environment[name] = Fact(_fill_defaults(value), document.place_of(f"{path}.environment"))
 
 
-def _put_service_gpus(
-    surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]
-) -> None:
-    surroundings.speaks_of_gpus = (
-        service.get("runtime") == "nvidia" or "gpus" in service or "devices" in service
-    )
+def _put_service_gpus(surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]) -> None:
+    surroundings.speaks_of_gpus = service.get("runtime") == "nvidia" or "gpus" in service or "devices" in service
     inner = "deploy.resources.reservations.devices"
     devices = document.value_at(f"{path}.{inner}")
     for device in devices if isinstance(devices, list) else []:
@@ -120,18 +114,12 @@ def _put_service_gpus(
             surroundings.gpus = Fact(listed[0].count(",") + 1, visible.where)
 
 
-def _put_service_limits(
-    surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]
-) -> None:
+def _put_service_limits(surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]) -> None:
     size = size_in_bytes(_fill_defaults(str(service.get("shm_size", ""))))
     surroundings.shm = Fact(DEFAULT_SHM, f"{document.place_of(path)} has no shm_size and no ipc: host")
     if size:
         surroundings.shm = Fact(size, document.place_of(f"{path}.shm_size"))
-    elif (
-        "shm_size" in service
-        or str(service.get("ipc", "")).startswith(SHARED_IPC_MODES)
-        or _mounts_shm(service)
-    ):
+    elif "shm_size" in service or str(service.get("ipc", "")).startswith(SHARED_IPC_MODES) or _mounts_shm(service):
         surroundings.shm = None
     memlock = document.value_at(f"{path}.ulimits.memlock")
     soft = memlock.get("soft") if isinstance(memlock, dict) else memlock
@@ -156,9 +144,7 @@ def _put_service_volumes(surroundings: Surroundings, document: YamlDocument, ser
         if isinstance(volume, str):
             mounts = mounts_from_docker_flag(_fill_defaults(volume))
         elif isinstance(volume, dict) and volume.get("type") == "bind":
-            mounts = [
-                HostMount(str(volume.get("target") or ""), _fill_defaults(str(volume.get("source") or "")))
-            ]
+            mounts = [HostMount(str(volume.get("target") or ""), _fill_defaults(str(volume.get("source") or "")))]
         for mount in mounts:
             is_absolute = mount.source.startswith("/")
             inner = posixpath.normpath(posixpath.join(folder, mount.source))
@@ -176,15 +162,11 @@ def _put_service_configs(surroundings: Surroundings, document: YamlDocument, ser
             surroundings.files[target] = (text, (document.line_of(f"configs.{source}.content") or 0) + 1)
 
 
-def _put_service_ports(
-    surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]
-) -> None:
+def _put_service_ports(surroundings: Surroundings, document: YamlDocument, path: str, service: dict[str, Any]) -> None:
     if service.get("network_mode") == "host":
         return
     for port in [*_list_items(service, "ports"), *_list_items(service, "expose")]:
-        target = (
-            port.get("target") if isinstance(port, dict) else _fill_defaults(str(port)).rpartition(":")[2]
-        )
+        target = port.get("target") if isinstance(port, dict) else _fill_defaults(str(port)).rpartition(":")[2]
         number = parse_small_integer(str(target).partition("/")[0])
         surroundings.ports += [number] if number else []
     surroundings.ports_place = document.place_of(f"{path}.ports")

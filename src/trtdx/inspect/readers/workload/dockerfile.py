@@ -39,9 +39,7 @@ def is_dockerfile(host: Host, probe: PathProbe) -> bool:
     if probe.is_directory or b"\0" in probe.start:
         return False
     name = posixpath.basename(probe.path).lower()
-    named = name.startswith(("dockerfile", "containerfile")) or name.endswith(
-        (".dockerfile", ".containerfile")
-    )
+    named = name.startswith(("dockerfile", "containerfile")) or name.endswith((".dockerfile", ".containerfile"))
     starts = re.match(rb"(?is)\s*(?:#[^\n]*\n\s*|ARG [^\n]*\n\s*)*FROM \S", probe.start)
     return bool(starts) and (named or bool(re.search(rb"(?m)^(?:CMD|ENTRYPOINT|RUN) ", probe.start)))
 
@@ -86,8 +84,7 @@ class _BuildStage:
             self._copy_files(instruction)
         elif instruction.name == "EXPOSE":
             ports = [
-                parse_small_integer(word.partition("/")[0])
-                for word in self.fill_variables(instruction.text).split()
+                parse_small_integer(word.partition("/")[0]) for word in self.fill_variables(instruction.text).split()
             ]
             self.surroundings.ports, self.surroundings.ports_place = [port for port in ports if port], where
         elif instruction.name == "ENTRYPOINT":

@@ -31,9 +31,7 @@ PROBE_KEYS = ("readinessProbe", "livenessProbe", "startupProbe")
 class PodSpec:
     """A pod's specification somewhere in a document, and what stands around it."""
 
-    def __init__(
-        self, manifest: KubernetesManifest, document: YamlDocument, path: str, spec: dict[str, Any]
-    ) -> None:
+    def __init__(self, manifest: KubernetesManifest, document: YamlDocument, path: str, spec: dict[str, Any]) -> None:
         self.manifest, self.document, self.path, self.spec = manifest, document, path, spec
 
     def place_of(self, inner: str) -> str:
@@ -46,9 +44,7 @@ class KubernetesManifest:
     def __init__(self, documents: list[YamlDocument]) -> None:
         self.documents = documents
         self.maps = {
-            name: document
-            for document in documents
-            if (name := _resource_name(document, "ConfigMap", "Secret"))
+            name: document for document in documents if (name := _resource_name(document, "ConfigMap", "Secret"))
         }
 
     def workloads(self) -> Iterator[ContainerWorkload]:
@@ -122,16 +118,12 @@ def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _put_refused_words(
-    surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str
-) -> None:
+def _put_refused_words(surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str) -> None:
     """Put numbers and truth values among command and args: the API server takes texts only."""
     for key in ("command", "args"):
         value = container.get(key)
         if isinstance(value, str):
-            surroundings.refused.append(
-                Fact(f"{key} is a text, but must be a list", pod.place_of(f"{inner}.{key}"))
-            )
+            surroundings.refused.append(Fact(f"{key} is a text, but must be a list", pod.place_of(f"{inner}.{key}")))
         wrong = [word for word in _list_or_empty(value) if not isinstance(word, str)]
         if wrong:
             surroundings.refused.append(
@@ -139,9 +131,7 @@ def _put_refused_words(
             )
 
 
-def _put_container_environment(
-    surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str
-) -> None:
+def _put_container_environment(surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str) -> None:
     for at, entry in enumerate(_list_or_empty(container.get("env"))[:200]):
         name, value = _dict_or_empty(entry).get("name"), _dict_or_empty(entry).get("value")
         if not isinstance(name, str) or value is None:
@@ -152,9 +142,7 @@ def _put_container_environment(
         surroundings.environment[name] = Fact(str(value), where)
 
 
-def _put_container_resources(
-    surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str
-) -> None:
+def _put_container_resources(surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str) -> None:
     resources = _dict_or_empty(container.get("resources"))
     limits, requests = _dict_or_empty(resources.get("limits")), _dict_or_empty(resources.get("requests"))
     where = pod.place_of(f"{inner}.resources.limits.{GPU_RESOURCE}")
@@ -163,11 +151,7 @@ def _put_container_resources(
     elif GPU_RESOURCE in requests and GPU_RESOURCE not in limits:
         words = f"{GPU_RESOURCE} stands under requests only: GPUs must be under limits"
         surroundings.refused.append(Fact(words, pod.place_of(f"{inner}.resources.requests")))
-    if (
-        GPU_RESOURCE in limits
-        and GPU_RESOURCE in requests
-        and str(limits[GPU_RESOURCE]) != str(requests[GPU_RESOURCE])
-    ):
+    if GPU_RESOURCE in limits and GPU_RESOURCE in requests and str(limits[GPU_RESOURCE]) != str(requests[GPU_RESOURCE]):
         surroundings.refused.append(Fact(f"{GPU_RESOURCE} differs between requests and limits", where))
     spoken = [str(key) for key in (*limits, *requests) if "gpu" in str(key) or "mig-" in str(key)]
     claims = resources.get("claims") or pod.spec.get("resourceClaims") or pod.spec.get("runtimeClassName")
@@ -178,9 +162,7 @@ def _put_container_resources(
         surroundings.memory = Fact(size, pod.place_of(f"{inner}.resources.limits.memory"))
 
 
-def _put_container_volumes(
-    surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str
-) -> None:
+def _put_container_volumes(surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str) -> None:
     volumes = {
         _dict_or_empty(volume).get("name"): _dict_or_empty(volume)
         for volume in _list_or_empty(pod.spec.get("volumes"))[:200]
@@ -224,9 +206,7 @@ def _put_config_map_files(
         surroundings.files[folder if alone else f"{folder}/{renamed.get(key) or key}"] = (text, line)
 
 
-def _put_container_ports(
-    surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str
-) -> None:
+def _put_container_ports(surroundings: Surroundings, pod: PodSpec, container: dict[str, Any], inner: str) -> None:
     """Put the ports that a probe, a declared port or a service of the same file leads to."""
     names = {
         str(_dict_or_empty(port).get("name")): parse_small_integer(_dict_or_empty(port).get("containerPort"))

@@ -58,9 +58,7 @@ def _put_environment_variables(surroundings: Surroundings, line: CommandLine, te
 def _docker_surroundings(line: CommandLine, place: str) -> Surroundings | None:
     """Return the container that `docker run` makes around the program."""
     words = line.before
-    start = next(
-        (at for at, word in enumerate(words) if posixpath.basename(word.text) in CONTAINER_ENGINES), None
-    )
+    start = next((at for at, word in enumerate(words) if posixpath.basename(word.text) in CONTAINER_ENGINES), None)
     if start is None or "run" not in [word.text for word in words[start : start + 4]]:
         return None
     surroundings = Surroundings(system="docker run", asks_for_gpus=True)

@@ -90,9 +90,7 @@ def artifact_from_workloads(
         first = msgspec.structs.replace(
             first, facts=first.facts | {"unparsed": Fact([f"{path}: {broken.partition('; what')[0]}"], path)}
         )
-    parts = [
-        part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)
-    ]
+    parts = [part for command in rest for part in (msgspec.structs.replace(command, parts=()), *command.parts)]
     return msgspec.structs.replace(first, unread=(*first.unread, *notes), parts=(*first.parts, *parts))
 
 

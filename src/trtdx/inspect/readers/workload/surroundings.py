@@ -77,9 +77,7 @@ def put_surroundings_facts(facts: FactCollector, surroundings: Surroundings, pla
     if surroundings.callers:
         facts.put("container.callers", surroundings.callers, surroundings.ports_place or place)
     if surroundings.environment:
-        table = {
-            name: str(fact.value) for name, fact in list(surroundings.environment.items())[:MAX_VARIABLES]
-        }
+        table = {name: str(fact.value) for name, fact in list(surroundings.environment.items())[:MAX_VARIABLES]}
         facts.put("container.environment", table, next(iter(surroundings.environment.values())).where)
     for name in ("refused", "no_shell"):
         for fact in getattr(surroundings, name)[:20]:
@@ -107,13 +105,9 @@ def machine_from_surroundings(surroundings: Surroundings, facts: FactCollector) 
     if known_counts:
         several = bool(facts.get("runtime.launcher")) and surroundings.nodes is not None
         nodes = surroundings.nodes.value if several and surroundings.nodes else 1
-        fact = (
-            surroundings.gpus if surroundings.gpus and surroundings.gpus.value == min(known_counts) else None
-        )
+        fact = surroundings.gpus if surroundings.gpus and surroundings.gpus.value == min(known_counts) else None
         place = fact or surroundings.environment.get("CUDA_VISIBLE_DEVICES")
-        machine_facts.put(
-            "gpu.count", min(known_counts) * nodes, place.where if place else surroundings.system
-        )
+        machine_facts.put("gpu.count", min(known_counts) * nodes, place.where if place else surroundings.system)
     done = machine_facts.to_dict()
     return Artifact("machine", surroundings.system, done, unit=surroundings.unit) if done else None
 

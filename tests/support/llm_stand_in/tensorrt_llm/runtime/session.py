@@ -32,8 +32,7 @@ class Session:
         names = [self.engine.get_tensor_name(at) for at in range(self.engine.num_io_tensors)]
         outputs = [n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.OUTPUT]
         return [
-            TensorInfo(n, self.engine.get_tensor_dtype(n), tuple(self.context.get_tensor_shape(n)))
-            for n in outputs
+            TensorInfo(n, self.engine.get_tensor_dtype(n), tuple(self.context.get_tensor_shape(n))) for n in outputs
         ]
 
     def run(self, inputs, outputs, stream):
