@@ -97,6 +97,14 @@ def is_added_mask(record: TensorRecord) -> bool:
     return stats.min < MASK_THRESHOLD and abs(stats.mean * stats.elements / stats.min - hidden) < 0.5
 
 
+def are_masks(reference: TensorRecord, candidate: TensorRecord) -> bool:
+    """Whether two tensors are masks of which one or both are added to scores: how negative they are says nothing."""
+    is_bool = [record.layout.dtype == "bool" for record in (reference, candidate)]
+    if is_bool[0] != is_bool[1]:
+        return True
+    return not is_bool[0] and is_added_mask(reference) and is_added_mask(candidate)
+
+
 def parse_change(text: str) -> LayoutChange:
     """Return the change that a text states."""
     word, _, rest = text.strip().partition(" ")

@@ -11,13 +11,13 @@ from trtdx.compare.align.fused_layouts import FusedLayouts
 from trtdx.compare.align.layouts import (
     TOKENS_HELD,
     LayoutFit,
+    are_masks,
     changed_shape,
     columns_change,
     consistent_forms,
     features_per_token,
     fit_shapes,
     fit_tokens,
-    is_added_mask,
     mask_change,
 )
 from trtdx.compare.align.mapping import RequestedLayout, parse_requested_layout
@@ -253,7 +253,7 @@ class PairBuilder:
             chosen, plan.candidate, (*plan.requested.candidate_changes, *plan.fit.candidate_changes)
         )
         candidate = self._regroup_shards(1, match, candidate)
-        if _are_masks(reference.first, candidate.first):
+        if are_masks(reference.first, candidate.first):
             reference, candidate = (
                 tensor._replace(joined_changes=(*tensor.joined_changes, mask_change()))
                 for tensor in (reference, candidate)
@@ -391,14 +391,6 @@ def _aligned_tensor(
     records = tuple(group[number] for group in groups for number in shard_join.indices)
     after = (columns_change(0, shard_join.columns),) if shard_join.columns else ()
     return AlignedTensor(records, shard_join.join, changes, after)
-
-
-def _are_masks(reference: TensorRecord, candidate: TensorRecord) -> bool:
-    """Whether two tensors are masks of which one or both are added to scores: how negative they are says nothing."""
-    is_bool = [record.layout.dtype == "bool" for record in (reference, candidate)]
-    if is_bool[0] != is_bool[1]:
-        return True
-    return not is_bool[0] and is_added_mask(reference) and is_added_mask(candidate)
 
 
 def _is_hash_comparable(pair: TensorPair) -> bool:

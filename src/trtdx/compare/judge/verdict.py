@@ -21,13 +21,7 @@ from trtdx.compare.judge.error_model import (
     dtype_rounding_error,
     tensor_role,
 )
-from trtdx.compare.judge.exact_types import (
-    MANY_CHOICES_SHARE,
-    find_unequal_rows,
-    is_chosen,
-    is_exact,
-    is_mask,
-)
+from trtdx.compare.judge.exact_types import MANY_CHOICES_SHARE, find_unequal_rows, is_chosen, is_exact, is_mask
 from trtdx.compare.judge.honest_runs import infer_candidate_dtype
 from trtdx.compare.judge.metrics import has_same_hash, is_float_pair, measure_pair
 from trtdx.compare.judge.noise_limits import (
@@ -416,6 +410,6 @@ def _weigh_not_finite(measured: PairMeasurement) -> WeighedError:
     """Return the verdict on a tensor that has NaN or infinities where the other has none."""
     import numpy as np
 
-    full = measured.rows[:, 2].max(initial=0)
-    rows = tuple(int(row) for row in np.flatnonzero(measured.rows[:, 2] < full)[:MOST_TOKENS])
+    finite = measured.rows[:, 2]
+    rows = tuple(np.flatnonzero(finite < finite.max(initial=0))[:MOST_TOKENS].tolist())
     return WeighedError(math.inf, 0.0, 1.0, math.inf, rows, 0.0)

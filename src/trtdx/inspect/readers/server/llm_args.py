@@ -398,9 +398,7 @@ class _CommandReading:
         return f"{line_place(self._where, given_flag.line)}: {given_flag.name}"
 
     def _paths_of_flags(self) -> tuple[str, ...]:
-        names = [
-            given_flag.value for given_flag in self._line.flags if given_flag.name in PATH_FLAGS and given_flag.is_known
-        ]
+        names = [flag.value for flag in self._line.flags if flag.name in PATH_FLAGS and flag.is_known]
         paths = (existing_path(self._host, name, self._where) for name in names if name)
         return tuple(path for path in paths if path)
 
