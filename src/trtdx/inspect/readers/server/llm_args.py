@@ -12,7 +12,7 @@ from trtdx.formats.shell import MAX_TEXT
 from trtdx.formats.yaml_documents import parse_yaml, read_yaml
 from trtdx.inspect.facts.artifact import Artifact, FactCollector
 from trtdx.inspect.facts.config_keys import CONFIG_KEYS
-from trtdx.inspect.facts.option_table import option_table
+from trtdx.inspect.facts.option_table import CommandFlag, option_table
 from trtdx.inspect.facts.options import judge_flags, wrong_choice_reason
 from trtdx.inspect.readers import ArtifactReader, PathProbe
 from trtdx.inspect.readers.server.commands import (
@@ -63,7 +63,6 @@ from trtdx.inspect.readers.workload.surroundings import (
 if TYPE_CHECKING:
     from trtdx.formats.shell import ShellScript
     from trtdx.host import Host
-    from trtdx.inspect.facts.option_table import CommandFlag
     from trtdx.inspect.readers.workload.surroundings import Surroundings
 
 MAX_COMMANDS = 8  # commands of one text that are looked at
