@@ -85,3 +85,11 @@ def test_an_error_by_its_level_alone_is_noticed_wherever_it_stands(ask):
         "2026-11-15 10:00:00 CRITICAL the widget declined\n",
     ):
         assert ask("plain\n" + line).findings[0].severity is Severity.ERROR
+
+
+def test_a_program_that_says_i_am_process_0_is_no_person_with_a_complaint(ask):
+    report = ask(
+        "srun: Job 71 step creation temporarily disabled, retrying (Requested nodes are busy)\n"
+        "srun: Step created for StepId=71.2\nHello, World! I am process 0 of 2 on n1.\nHello, World! I am process 1 of 2 on n1.\n"
+    )
+    assert report.findings == ()

@@ -49,9 +49,9 @@ ENDED_WELL = re.compile(
     r"(?:files )?(?:have been )?written to|processing triggers|100%)(?![\w-])"
 )
 
-# How a person speaks between the lines of a log.
+# How a person speaks between the lines of a log; "I am process 0 of 2" is what a first MPI program says.
 FIRST_PERSON = re.compile(
-    r"(?i)\b(?:i|i'm|we(?! (?:strongly |do not )?(?:recommend|suggest|expect))|my|our|how|why|does ?n[o']t work|expected (?:behavio|result|output)\w*)\b|\?\s*\)?$"
+    r"(?i)\b(?:i(?! am (?:process|rank|task|worker)\b)|i'm|we(?! (?:strongly |do not )?(?:recommend|suggest|expect))|my|our|how|why|does ?n[o']t work|expected (?:behavio|result|output)\w*)\b|\?\s*\)?$"
 )
 
 # What to collect next, by what the log is about. The first that fits is the first asked for.
