@@ -56,7 +56,8 @@ def main() -> int:
     by_confidence: defaultdict[float, list[bool]] = defaultdict(list)
     for case in cases:
         findings = promises.diagnose_text(case["log"]).findings
-        right = [mentions(said(finding), case["must_mention"]) for finding in findings[:3]]
+        # DX000 says that nothing is sure: its list of guesses may hold the keywords, and is no answer.
+        right = [finding.code != "DX000" and mentions(said(finding), case["must_mention"]) for finding in findings[:3]]
         first = right[:1] == [True]
         top1, top3 = top1 + first, top3 + any(right)
         grep += mentions(first_error(case["log"]), case["must_mention"])
