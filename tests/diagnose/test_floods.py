@@ -74,7 +74,11 @@ def test_another_error_in_or_after_a_flood_is_found(book, name, place):
 
 
 def test_counts_are_true_or_say_at_least(book):
-    harmless = next(rule for rule in book if rule.kind.value == "harmless" and len(rule.fires_on[0].splitlines()) == 1)
+    harmless = next(
+        rule
+        for rule in book
+        if rule.kind.value == "harmless" and rule.fires_on and len(rule.fires_on[0].splitlines()) == 1
+    )
     line = harmless.fires_on[0] + "\n"
     for lines in (7, 5000):
         facts, _ = read(book, line * lines)

@@ -22,8 +22,8 @@ def test_a_missing_matplotlib_is_named_with_its_extra():
         "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; u.find_spec = lambda name: None\n"
     )
     program = (
-        hidden + "from trtdx.render.charts import Chart, draw\n"
-        "try:\n draw(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"
+        hidden + "from trtdx.render.charts import Chart, draw_chart\n"
+        "try:\n draw_chart(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("MissingExtraError matplotlib is needed to draw")

@@ -46,7 +46,7 @@ def feed_of(model, inputs, tensors):
 def check_layers(ready, feed):
     """Compare every layer's output with the type and shape that TensorRT itself finds for it."""
     count = 0
-    for layer, outputs in ready.steps(feed, "all"):
+    for layer, outputs in ready.iterate_layers(feed, "all"):
         for number, tensor in enumerate(layer.outputs):
             value, shape = outputs[tensor.name], layer.trt.get_output(number).shape
             assert value.dtype == trt_numpy_dtype(tensor.dtype), f"{layer.name}: {value.dtype} is not {tensor.dtype}"

@@ -106,7 +106,7 @@ def test_coarse_captures_are_refined_in_few_runs(tmp_path, layers, wrong, taps):
     found = locate_first_divergence(judged, reference, candidate, runs=runs, align=pairs_of)
     assert found.where.tensor == f"model.layers.{wrong}.mlp.down_proj:out"
     assert found.where.layer == wrong
-    assert found.segment_runs + len(runs.made) <= MOST_RUNS
+    assert found.segment_runs + len(runs.run_names) <= MOST_RUNS
     assert found.finer_sides is not None
 
 

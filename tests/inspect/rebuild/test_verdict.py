@@ -9,7 +9,8 @@ import pytest
 
 from support.make_engine import make_engine, plan_bytes
 from trtdx.host import RealHost
-from trtdx.inspect.agreements import agreements_in, judge_findings
+from trtdx.inspect.agreements import agreements_in
+from trtdx.inspect.agreements.agreement import judge_findings
 from trtdx.inspect.agreements.engine import machine as machine_agreements
 from trtdx.inspect.facts.artifact import Deployment
 from trtdx.inspect.facts.machine import machine_from_flags
