@@ -1,0 +1,1 @@
+"""What is gathered: the probe's answer, import trials, shared libraries, the machine."""

@@ -1,0 +1,1 @@
+"""What mends an environment: plans that a resolver has proven, locks, container files, a new environment."""
