@@ -1,0 +1,63 @@
+"""Processes that multiprocessing starts: their exceptions are printed by it and reach no hook."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from .process import SupervisedProcess
+
+
+def watch_workers(process: SupervisedProcess) -> None:
+    process.imports.when_imported("multiprocessing.process", lambda module: _watch_bootstrap(process, module))
+    process.imports.when_imported("torch.multiprocessing.spawn", lambda module: _watch_torch_spawn(process, module))
+
+
+def _watch_bootstrap(process: SupervisedProcess, module: ModuleType) -> None:
+    base = module.BaseProcess
+    bootstrap = base._bootstrap
+
+    @functools.wraps(bootstrap)
+    def run_worker(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            process.journal.add_event("worker", name=self.name)
+            process.keep_rank_output()
+            run = self.run
+
+            def run_watched() -> None:
+                try:
+                    run()
+                except BaseException as err:
+                    process.exceptions.record("main", err)
+                    raise
+
+            self.run = run_watched
+        except Exception as err:
+            process.note_failure("worker", err)
+        status = bootstrap(self, *args, **options)
+        process.flush_output()
+        return status
+
+    base._bootstrap = run_worker
+
+
+def _watch_torch_spawn(process: SupervisedProcess, module: ModuleType) -> None:
+    """torch.multiprocessing.spawn catches a worker's exception and hands it to the parent."""
+    wrap = module._wrap
+
+    @functools.wraps(wrap)
+    def wrap_watched(fn: Any, *args: Any, **options: Any) -> Any:
+        @functools.wraps(fn)
+        def call(*values: Any) -> Any:
+            try:
+                return fn(*values)
+            except BaseException as err:
+                process.exceptions.record("main", err)
+                raise
+
+        return wrap(call, *args, **options)
+
+    module._wrap = wrap_watched  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Supervise a command: pass everything through, watch every process of the job, say what went wrong."""
