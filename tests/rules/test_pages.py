@@ -40,7 +40,7 @@ def test_rule_keeps_its_promises(rule, promises):
         (packaged_folder() / rule.front.area / f"{rule.code}-{rule.slug}.md").read_text(), rule.path
     )
     assert not problems
-    if rule.has_log_wording or rule.front.harm:  # what is found in the tensors of a run has its examples in the tests
+    if rule.has_log_wording or rule.front.harm:  # the others' are run by tests/testing/test_page_examples.py
         assert rule.fires_on or rule.artifacts_fire
         assert rule.silent_on or rule.artifacts_silent
     assert [str(problem) for problem in promises.check_rules([rule])] == []

@@ -102,7 +102,8 @@ def _harmless_from_match(match: RuleMatch, sources: Sequence[SourceFacts]) -> Ha
     code = match.rule.code
     counts = [source.counts[code] for source in sources]
     sampled = any(source.is_sampled for source in sources) or max(counts) >= COUNTED_MATCHES
-    return Harmless(code, match.rule.front.message, match.event.where, sum(counts), at_least=sampled)
+    message = fill_template(match.log.message, match.values) if match.log.message else None
+    return Harmless(code, message or match.rule.front.message, match.event.where, sum(counts), at_least=sampled)
 
 
 def _is_valid_match(match: RuleMatch, conditions: set[str]) -> bool:
@@ -279,8 +280,8 @@ def _fixes_from_match(match: RuleMatch) -> tuple[Fix, ...]:
         text, command = fill_template(fix.text, match.values), fill_template(fix.command or "", match.values)
         if text is None or command is None:
             return match.rule.front.fix
-        pattern_fixes.append(Fix(fix.stage, text, command or None, fix.lang))
-    stages, texts = {fix.stage for fix in pattern_fixes}, {fix.text for fix in pattern_fixes}
+        pattern_fixes.append(msgspec.structs.replace(fix, text=text, command=command or None))
+    stages, texts = {fix.stage for fix in pattern_fixes if not fix.holds_for}, {fix.text for fix in pattern_fixes}
     page_fixes = [fix for fix in match.rule.front.fix if fix.stage not in stages and fix.text not in texts]
     return (*pattern_fixes, *page_fixes)
 

@@ -32,7 +32,7 @@ LAST_LINES = 5
 # What makes a line worth quoting when no rule knows it.
 # Words in the name of a file or an option, and counts of zero, say nothing.
 SALIENT = re.compile(
-    r"(?i)(?<![\w./-])(?<!\b0 )(?<!\bno )(?<!\b0 tests )(?:error(?= ?[:!(,.]|\s*$| (?:in|at|on|of|from|while|when|during|occurred|code|\d))|errors(?= ?:| (?:occurred|in|while|during))|failed|failure|fatal|exception|killed|abort(?:ed)?|cannot|can't|could not|unable to|denied|"
+    r"(?i)(?<![\w./-])(?<!\b0 )(?<!\bno )(?<!\b0 tests )(?<!\bignore any )(?:error(?= ?[:!(,.]|\s*$| (?:in|at|on|of|from|while|when|during|occurred|code|\d))|errors(?= ?:| (?:occurred|in|while|during))|failed|failure|fatal|exception|killed|abort(?:ed)?|cannot|can't|could not|unable to|denied|"
     r"segmentation fault|core dumped|panic|undefined symbol|no such file|not found|timed out|refused|invalid|unsupported|out of memory)\b"
     r"(?![/.]\w|[\w ()/-]{0,30}[:=] *(?:0\b(?!\.?\d)|[Nn]o(?:ne)?$|N/A|\{\}|\[\]))"
 )
@@ -42,6 +42,10 @@ ALIVE = re.compile(
     r"Uvicorn running on|Application startup complete|Started (?:HTTPService|GRPCInferenceService)|"
     r"Total time of building all engines|(?P<ready>\| +READY +\|)|(?P<down>UNAVAILABLE|Not loaded)"
 )
+
+# How a traceback ends; what announced it says whether it mattered ("[I] Fallback to ...: Traceback (most recent ...").
+EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception)\b")
+TRACEBACK = b"Traceback (most recent call last)"
 
 # Counters and times; short numbers such as exit codes and Xids make a line another line.
 _LONG_NUMBER = re.compile(r"\d{4,}|\d+(?:[.:]\d+)+|0x[0-9a-f]+")
@@ -139,6 +143,8 @@ class LineMatcher:
         clean, peeled = self._clean(line)
         if head := segment.head_of_cut(begin):  # a long line: what wraps it stands at its beginning
             peeled = self._clean(decode_text(head))[1]._replace(message=peeled.message)
+        elif EXCEPTION.match(line):
+            peeled = peeled._replace(level=_level_of_traceback(segment, begin) or peeled.level)
         return LogEvent(self._facts.name, self._number.number_at(segment, begin), clean, peeled)
 
     def _shape_of_line(self, line: str) -> _LineShape:
@@ -274,6 +280,19 @@ class _LineNumberCache:
             self._line += count_newlines(segment.data, self._offset, offset)
         self._offset = offset
         return self._line
+
+
+def _level_of_traceback(segment: LogSegment, begin: int) -> str:
+    """Return the level at which the traceback that ends in this line was announced, where that is a quiet one."""
+    first = max(0, begin - NEIGHBOUR_BYTES)
+    at = segment.data.rfind(TRACEBACK, first, begin)
+    if at < 0:
+        return ""
+    head = segment.data[segment.data.rfind(b"\n", 0, at) + 1 : at]
+    between = segment.data[at:begin].split(b"\n")[1:-1]
+    level = peel_line(decode_text(head)).level
+    is_whole = all(line[:1] in (b" ", b"\t") or not line.strip() for line in between)
+    return level if is_whole and level in ("info", "debug", "trace") else ""
 
 
 def _search_pattern(pattern: LogRegex, message: str, line: str) -> re.Match[str] | None:

@@ -34,6 +34,9 @@ MEMORY_TEXTS = (
     # settings
     "max_batch_size", "max_num_tokens", "max_seq_len", "maxBatchSize", "maxNumTokens", "maxSequenceLen",
     "maxBeamWidth", "free_gpu_memory_fraction", "free_gpu_mem_fraction", "TensorRT-LLM version", "TensorRT LLM version", "found in the config file", "MPI size:",
+    # the command, the GPU and the format, for what stands in no error
+    "trtllm-serve ", "trtllm-build --", "trtllm-bench --", "quant_algo", "NVIDIA A100", "NVIDIA H100", "NVIDIA L40", "Tesla V100",
+    "Tesla T4", "GeForce RTX",
     "Set gemm_plugin to", "Set context_fmha to", "Set remove_input_padding to", "KV Memory Percentage",
 )  # fmt: skip
 # The pages that a log's own words lead to when memory ran out; a verdict puts numbers to any of them.

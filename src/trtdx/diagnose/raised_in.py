@@ -138,7 +138,7 @@ def explain_unknown(finding: Finding, book: RuleBook) -> Finding:
 
 
 def _condition_names(line: str) -> list[str]:
-    """Return what the condition of a failed check is about; nothing where a sentence stands in its place."""
+    """Return what the condition of a failed check is about; empty if a sentence stands in its place."""
     match = CONDITION.search(line)
     if match is None or not COMPARISON.search(match["condition"]):
         return []

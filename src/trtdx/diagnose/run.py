@@ -11,7 +11,9 @@ import msgspec
 
 from trtdx.diagnose.calibrate import calibrated_confidence
 from trtdx.diagnose.cause import findings_from
+from trtdx.diagnose.evidence import EVIDENCE_BYTES, findings_from_evidence, place_findings
 from trtdx.diagnose.matcher import Matcher
+from trtdx.diagnose.printed_deployment import add_findings, findings_from_deployment
 from trtdx.diagnose.raised_in import NO_ORIGINS, add_origins, explain_unknown, release_mismatch, trace_origins
 from trtdx.diagnose.sources import LogSource
 from trtdx.diagnose.unknown import (
@@ -24,6 +26,7 @@ from trtdx.diagnose.unknown import (
     unexplained_errors,
 )
 from trtdx.errors import TrtdxError
+from trtdx.knowledge.fix_choice import choose_fixes
 from trtdx.model import Finding, Harmless, Report, Summary, headline_from_findings
 from trtdx.redact import make_redactor
 
@@ -78,11 +81,12 @@ def report_from_facts(
     partial: Sequence[str] = (),
     refine: Refine | None = None,
 ) -> Report:
-    """Return the report on what the sources told; `text` is the whole input where it is short."""
+    """Return the report on what the sources told; `short_text` is the whole input where it is short."""
     findings, harmless = findings_from(facts, book)
     findings += release_mismatch(facts, book)
+    findings = place_findings(findings, findings_from_evidence(facts, short_text, book), book)
     if not _has_confident_finding(findings, SURE_CONFIDENCE):
-        words = extract_description(short_text, facts)
+        words = extract_description(short_text, facts) if len(short_text) <= DESCRIPTION_BYTES else ""
         known_codes = {finding.code for finding in findings}
         findings += [
             finding for finding in findings_from_description(facts, words, book) if finding.code not in known_codes
@@ -97,7 +101,9 @@ def report_from_facts(
         findings += unexplained_errors(facts, book)
     findings = refine(findings, facts) if refine else findings
     origins = trace_origins(facts) if findings else NO_ORIGINS
-    findings = [add_origins(finding, origins) for finding in findings]
+    findings = add_findings(findings, findings_from_deployment(facts, short_text, origins.release, findings, book))
+    first, last = (origins.release.first, origins.release.last) if origins.release else ("", "")
+    findings = [choose_fixes(add_origins(finding, origins), first, last) for finding in findings]
     findings = [explain_unknown(finding, book) if finding.code == UNKNOWN_CODE else finding for finding in findings]
     calibrated_findings = [
         msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence)) for finding in findings
@@ -117,19 +123,19 @@ def source_from_text(text: str | bytes, name: str = "log") -> LogSource:
 
 
 class _ShortInput:
-    """Keeps the input as text while it is short enough to be a description."""
+    """Keeps the input as text while it is short enough to be looked at as a whole."""
 
     def __init__(self, redact: Callable[[str], str]) -> None:
         self._redact, self._parts, self._size = redact, [b""], 0
 
     def add(self, block: bytes) -> None:
         self._size += len(block)
-        if self._size <= DESCRIPTION_BYTES:
+        if self._size <= EVIDENCE_BYTES:
             self._parts.append(block)
 
     @property
     def text(self) -> str:
-        return self._redact(b"".join(self._parts).decode("utf-8", "replace")) if self._size <= DESCRIPTION_BYTES else ""
+        return self._redact(b"".join(self._parts).decode("utf-8", "replace")) if self._size <= EVIDENCE_BYTES else ""
 
 
 def _collect_source_facts(

@@ -40,6 +40,7 @@ COMPLAINT = re.compile(
     r"increas\w*|exceed\w*|killed|timeouts?|invalid|unable|lost|corrupt\w*|degrad\w*|large\w*)\b"
 )
 MIN_GUESS_SCORE = 0.08
+LINES_GONE_ON = 8  # lines that a program prints after a remark that did not stop it
 SEPARATE_LINES = 3  # lines between an error and the nearest explained one, from which on it is told by itself
 MAX_DESCRIBED_CAUSES = 3
 
@@ -193,7 +194,20 @@ def _is_worth_quoting(event: LogEvent, source: SourceFacts, ended_well: bool) ->
     return (
         event.line > source.last_alive_line
         and event.line not in source.harmless_lines
-        and (event.peeled.level in ERROR_LEVELS or (event.peeled.level == "unknown" and not ended_well))
+        and (
+            event.peeled.level in ERROR_LEVELS
+            or (event.peeled.level == "unknown" and not ended_well and not _was_passed_over(event, source))
+        )
+    )
+
+
+def _was_passed_over(event: LogEvent, source: SourceFacts) -> bool:
+    """Whether the program went on and was still reporting in peace when its log ends, long after this line."""
+    last = source.last_events[-1:]
+    return (
+        bool(last)
+        and last[0].line - event.line >= LINES_GONE_ON
+        and all(other.peeled.level in QUIET_LEVELS for other in source.last_events[-2:])
     )
 
 

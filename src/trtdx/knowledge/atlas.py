@@ -130,7 +130,7 @@ class MessageAtlas:
         line = line[:MOST_CHARACTERS]
         if _CLOSED.search(line):
             return None
-        hints = frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
+        hints = programs_hinted(line)
         candidates = self._candidates(line)
         nested = _nest_messages(self._reported_first([one for one in candidates if self._is_strong(one, hints)]))
         groups = [[place for one in group for place in self._occurrences(one.message, one.share)] for group in nested]
@@ -374,6 +374,13 @@ def _common_tail(path: str, other: str) -> list[str]:
             break
         tail.append(left)
     return tail
+
+
+def programs_hinted(line: str) -> frozenset[str]:
+    """Return the projects one of which printed a line, by its form; none where that does not tell."""
+    if _CLOSED.search(line):
+        return frozenset()
+    return frozenset(name for pattern, names in _HINTS if pattern.search(line) for name in names)
 
 
 @cache

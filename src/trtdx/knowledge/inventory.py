@@ -164,7 +164,7 @@ def product_releases(product: str = TENSORRT_LLM) -> tuple[str, ...]:
 
 
 def documented_source(product: str) -> str:
-    """Return the documentation that a product's flags were taken from by hand; "" where its sources were read."""
+    """Return the documentation that a product's flags were taken from by hand; "" if its sources were read."""
     row = _releases_by_product().get(product)
     return row.source if row else ""
 

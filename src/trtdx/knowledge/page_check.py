@@ -11,13 +11,18 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from trtdx.knowledge.literals import MIN_LENGTH, compile_pattern, required_texts
+from trtdx.knowledge.symptom_words import expand_symptom_words, is_complaint
 from trtdx.knowledge.template import FILTERS, template_fields
 from trtdx.rule import (
     ARTIFACT_EXAMPLES,
+    CODE_EXAMPLES,
+    COMMAND_EXAMPLES,
+    EXAMPLE_SECTIONS,
     LOG_EXAMPLES,
     LOG_LEVELS,
     PAGE_SECTIONS,
     DescriptionPattern,
+    EvidencePattern,
     LogPattern,
     PageProblem,
     Rule,
@@ -91,7 +96,8 @@ def _page_problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     page = _Page(rule, lines)
     yield from _front_problems(rule, page)
     yield from _body_problems(rule, page)
-    for fix in (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix)):
+    in_places = [*(log.fix for log in rule.front.log), *(evidence.fix for evidence in rule.front.evidence)]
+    for fix in (*rule.front.fix, *(fix for fixes in in_places for fix in fixes)):
         for message in _command_problems(fix):
             yield page.problem_at(re.escape((fix.command or "").partition('"')[0].splitlines()[0][:40]), message)
     for number, log in enumerate(rule.front.log):
@@ -100,6 +106,9 @@ def _page_problems(rule: Rule, lines: list[str]) -> Iterator[PageProblem]:
     for number, description in enumerate(rule.front.told):
         for message in _description_problems(description):
             yield page.problem_at(r"^\[\[told\]\]", message, number)
+    for number, evidence in enumerate(rule.front.evidence):
+        for message in _evidence_problems(evidence):
+            yield page.problem_at(r"^\[\[evidence\]\]", message, number)
 
 
 _ANGLED = re.compile(r"""(?<![<\w"'])<([a-z][\w ./*+-]{0,60})>""")
@@ -120,10 +129,25 @@ def _command_problems(fix: Fix) -> Iterator[str]:
         except yaml.YAMLError as err:
             yield f"the YAML of a fix does not parse: {str(err).splitlines()[0]}"
     if fix.lang == "python":
+        yield from _python_problems(command)
+    if problem := _span_problem(fix.holds_for):
+        yield problem
+
+
+def _python_problems(command: str) -> Iterator[str]:
+    """Yield why Python cannot be pasted into a program of the reader's own."""
+    from trtdx.knowledge.python_names import READERS_NAMES, undefined_names
+
+    try:
+        names = undefined_names(command, READERS_NAMES)
+    except SyntaxError:
+        names = ()
         try:
             ast.parse("async def pasted():\n" + textwrap.indent(command, " "))
         except SyntaxError as err:
             yield f"the Python of a fix does not parse: {err.msg}: {command.splitlines()[0]!r}"
+    if names:
+        yield f"the Python of a fix defines {', '.join(names)} nowhere: {command.splitlines()[0]!r}"
 
 
 def _front_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
@@ -140,11 +164,23 @@ def _front_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
         yield page.problem_at(r"^since\s*=", f"since {front.since!r} is not a version such as 0.1")
     elif front.code.startswith("DX") and Version(front.since) > Version(__version__):
         yield page.problem_at(r"^since\s*=", f"since {front.since} is newer than trtdx {__version__}")
-    try:
-        SpecifierSet(front.holds_for)
-    except InvalidSpecifier as err:
-        yield page.problem_at(r"^holds_for\s*=", f"holds_for is not a version specifier: {err}")
+    if problem := _span_problem(front.holds_for):
+        yield page.problem_at(r"^holds_for\s*=", problem)
     yield from _content_problems(rule, page)
+
+
+def _span_problem(holds_for: str) -> str:
+    if not holds_for:
+        return ""
+    from packaging.specifiers import InvalidSpecifier
+
+    from trtdx.knowledge.holds_for import parse_holds_for  # every start would pay for it
+
+    try:
+        parse_holds_for(holds_for)
+    except InvalidSpecifier as err:
+        return f"holds_for is not a version specifier: {err}"
+    return ""
 
 
 def _content_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
@@ -159,7 +195,7 @@ def _content_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     if not (rule.has_log_wording or front.computed):
         yield page.problem_at(
             r"^\+\+\+",
-            "there is no [[log]], no [[told]] and no `described` phrase, so nothing can find this rule",
+            "there is no [[log]], [[told]] or [[evidence]] and no `described` phrase, so nothing can find this rule",
         )
 
 
@@ -170,23 +206,25 @@ def _body_problems(rule: Rule, page: _Page) -> Iterator[PageProblem]:
     for name in (*owed, *_example_sections(rule)):
         if not page_section(rule.body, name).strip():
             yield page.problem_at(r"^# ", f"the section `## {name}` is missing or empty")
-    shown = (rule.fires_on, rule.silent_on, rule.artifacts_fire, rule.artifacts_silent)
-    for name, blocks in zip((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES), shown, strict=True):
-        if page_section(rule.body, name).strip() and not blocks:
+    for name in EXAMPLE_SECTIONS:
+        if page_section(rule.body, name).strip() and not rule.examples(name):
             yield page.problem_at(f"^## {name}", "the example is not indented by four spaces")
 
 
-def _example_sections(rule: Rule) -> Iterator[str]:
-    """Yield the examples a page owes: logs for what is found in logs, artifacts for what they must agree on.
+# Found in a live machine, build tree or job by `check`, `build` and `run`: their tests break real ones for each code.
+LIVE_CODES = frozenset(f"DX{number}" for number in range(1100, 1300))
 
-    What is found in the tensors of a run has its examples in the tests.
-    """
-    if rule.front.retired:
+
+def _example_sections(rule: Rule) -> Iterator[str]:
+    """Yield the examples a page owes: what a rule is found in is what it is shown in."""
+    if rule.front.retired or rule.code in LIVE_CODES:
         return
     if rule.front.found is None or rule.has_log_wording:
         yield from LOG_EXAMPLES
     if rule.front.harm is not None:
         yield from ARTIFACT_EXAMPLES
+    elif not rule.has_log_wording and rule.front.found is not None:
+        yield from CODE_EXAMPLES if rule.examples(CODE_EXAMPLES[0]) else COMMAND_EXAMPLES
 
 
 def _description_problems(description: DescriptionPattern) -> Iterator[str]:
@@ -196,6 +234,30 @@ def _description_problems(description: DescriptionPattern) -> Iterator[str]:
         yield f"the confidence {description.confidence} of a [[told]] is not between 0 and 0.7: words prove little"
     for part in (*description.all, *description.none):
         problem = _regex_problem(part)
+        if problem:
+            yield f"{part!r} {problem}"
+
+
+def _evidence_problems(evidence: EvidencePattern) -> Iterator[str]:
+    if not evidence.mentions or any(text != text.lower() or not text for text in evidence.mentions):
+        yield "`mentions` of an [[evidence]] is text in lower case, at least one"
+    if len(evidence.all) < 2:
+        yield "an [[evidence]] needs at least two things in `all`: a symptom, and what it is seen beside"
+    if not any(map(is_complaint, evidence.all)):
+        yield "an [[evidence]] without a complaint in `all` ({fails}, {wrong}, {said} ...) fires on healthy logs"
+    if not 0 < evidence.confidence <= 0.9:
+        yield f"the confidence {evidence.confidence} of an [[evidence]] is not between 0 and 0.9"
+    if evidence.fixed and not (evidence.releases and evidence.source and evidence.message):
+        yield "a bug that was fixed needs `releases`, `source` and a `message`"
+    try:
+        SpecifierSet(evidence.releases)
+    except InvalidSpecifier as err:
+        yield f"releases is not a version specifier: {err}"
+    for part in (*evidence.all, *evidence.none):
+        try:
+            problem = _regex_problem(expand_symptom_words(part))
+        except KeyError as err:
+            problem = f"names words that are not in symptom_words.py: {err}"
         if problem:
             yield f"{part!r} {problem}"
 

@@ -15,10 +15,10 @@ import msgspec
 from trtdx.errors import RulePageError
 from trtdx.model import Fix
 from trtdx.rule import (
-    ARTIFACT_EXAMPLES,
-    LOG_EXAMPLES,
+    EXAMPLE_SECTIONS,
     PAGE_SECTIONS,
     DescriptionPattern,
+    EvidencePattern,
     FindingTemplate,
     LogPattern,
     PageProblem,
@@ -33,8 +33,9 @@ TABLES: dict[str, type[msgspec.Struct]] = {
     "fix": Fix,
     "log": LogPattern,
     "told": DescriptionPattern,
+    "evidence": EvidencePattern,
 }  # in the order they are written in
-SECTION_ORDER = (*PAGE_SECTIONS, *LOG_EXAMPLES, *ARTIFACT_EXAMPLES)
+SECTION_ORDER = (*PAGE_SECTIONS, *EXAMPLE_SECTIONS)
 KEY = re.compile(r"([A-Za-z_][\w-]*)\s*=\s*(?=\S)")
 HEADER = re.compile(r"\[\[?(\w+)\]\]?\s*(#.*)?$")
 

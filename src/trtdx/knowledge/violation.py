@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from trtdx.knowledge.template import fill_template
-from trtdx.model import Finding, Fix
+from trtdx.model import Finding
 from trtdx.rule import FindingTemplate
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def finding_from(rule: Rule, violation: Violation) -> Finding:
         message=(template.message and fill_template(template.message, values)) or front.message,
         why=(template.why and fill_template(template.why, values)) or rule.why,
         fixes=tuple(
-            Fix(fix.stage, text, fix.command and fill_template(fix.command, values), fix.lang)
+            msgspec.structs.replace(fix, text=text, command=fix.command and fill_template(fix.command, values))
             for fix in fixes
             if (text := fill_template(fix.text, values)) is not None
         )

@@ -30,7 +30,7 @@ def assert_close(name: str, tensor: Any, reference: Any, tolerance: Tolerance) -
 
 
 def describe_difference(candidate: Array, reference: Array, tolerance: Tolerance) -> list[str]:
-    """Return in words how a candidate differs from a reference; nothing where it is close."""
+    """Return in words how a candidate differs from a reference; empty if it is close."""
     layouts = f"{_describe_layout(candidate)} {HERE}, {_describe_layout(reference)} {THERE}"
     if candidate.shape != reference.shape:
         return [f"the shapes differ: {layouts}"]
