@@ -22,20 +22,8 @@ from trtdx.capture.store.reader import Capture  # noqa: E402
 
 
 @pytest.fixture
-def trtdx(tmp_path, monkeypatch, capfd):
-    """Run the command line in this process: a process for each would be most of the time these tests take."""
-    from trtdx.cli.main import main
-
-    monkeypatch.chdir(tmp_path)
-
-    def run(*args):
-        monkeypatch.setattr(sys, "argv", ["trtdx", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capfd.readouterr()
-        return subprocess.CompletedProcess(args, ended.value.code or 0, said.out, said.err)
-
-    return run
+def trtdx(trtdx_here):
+    return trtdx_here
 
 
 @pytest.fixture
@@ -269,7 +257,7 @@ def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
         (["."], "holds 2 ONNX files"),
         (["notes.txt"], "is not a model that can be computed here"),
         (["small.onnx", "--engine", "torch"], "torch cannot compute small.onnx"),
-        (["small.onnx", "--tap", "layers[x]"], "is not a choice of indices"),
+        (["small.onnx", "--tap", "layers[x]"], "does not select layers by index"),
         (["small.onnx", "--steps", "x"], "not a choice of steps"),
         (["small.onnx", "--budget", "much"], "'much' is not a size"),
         (["small.onnx", "--tokens", "a,b"], "not a list of token ids"),
@@ -428,7 +416,7 @@ def test_what_would_be_ignored_is_refused(trtdx, small, tmp_path, words, told):
 
 
 def test_a_run_that_is_interrupted_says_how_to_go_on(trtdx, monkeypatch):
-    from trtdx.cli import capture_run
+    from trtdx.cli.capture import run as capture_run
 
     def stop(step):
         if step.number == 1:

@@ -123,6 +123,7 @@ def test_json_is_the_contract(trtdx):
         "where",
         "evidence",
         "symptoms",
+        "ranks",
     }
     assert report.findings[0].slug == "world-size-mismatch"
 
@@ -290,10 +291,11 @@ def test_following_a_file_ends_with_a_report_when_interrupted(tmp_path):
     assert process.returncode == 1
 
 
-def test_a_full_disk_while_saving_is_told(trtdx):
+def test_a_case_that_cannot_be_kept_is_told_and_the_answer_stays(trtdx):
     done = trtdx("diagnose", "--save", "/dev/full/case", "-", stdin=ERROR)
-    assert done.returncode == 2
-    assert "cannot write /dev/full/case" in done.stderr
+    assert done.returncode == 1
+    assert "DX210" in done.stdout
+    assert "is not whole: cannot write /dev/full/case" in done.stderr
 
 
 def test_a_read_only_home_costs_nothing_but_time(trtdx):

@@ -20,6 +20,11 @@ GROUPS = {
 }
 
 
+@pytest.fixture
+def trtdx(trtdx_here):
+    return trtdx_here
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_help_of_a_group_is_its_main_command_with_the_subcommands_listed(trtdx, group):
     shown = trtdx(group, "--help").stdout

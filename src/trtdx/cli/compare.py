@@ -16,6 +16,7 @@ from trtdx.cli.compare_options import (
     ReferenceArgument,
     SaveMappingOption,
     ToleranceOptions,
+    VerdictOptions,
 )
 from trtdx.cli.deprecated import MovedCompareFlags
 from trtdx.cli.groups import MAIN, expand_groups, make_command_group
@@ -116,11 +117,11 @@ def bisect_options(
         str,
         typer.Argument(
             metavar="CAND",
-            help="What is compared with it; also command:TEMPLATE with {NAME} and {out}.",
+            help="The side to compare with it; also command:TEMPLATE with {NAME} and {out}.",
             show_default=False,
         ),
     ],
-    comparison: ComparisonOptions,
+    comparison: VerdictOptions,
     tolerance: ToleranceOptions,
     findings: FindingOptions,
     output: ReportOptions,
@@ -130,7 +131,12 @@ def bisect_options(
     ] = None,
     runs: Annotated[
         str,
-        typer.Option("--runs", metavar="FILE", help="Keep done runs here, to go on later.", show_default=False),
+        typer.Option(
+            "--runs",
+            metavar="FILE",
+            help="Record finished runs here, so that the search can be continued later.",
+            show_default=False,
+        ),
     ] = "",
 ) -> NoReturn:
     """Find which options of the candidate flip the verdict."""

@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from trtdx.compare.sides.side import ComparisonQuestion
 
 SIDE = "A capture, another tool's dump, or a model: hf:DIR?dtype=bfloat16, onnx:FILE?level=none, trt:FILE."
-ReferenceArgument = Annotated[str, typer.Argument(metavar="REF", help=f"What is right. {SIDE}", show_default=False)]
-CandidateArgument = Annotated[str, typer.Argument(metavar="CAND", help="What is compared with it.", show_default=False)]
+ReferenceArgument = Annotated[
+    str, typer.Argument(metavar="REF", help=f"The side that is right. {SIDE}", show_default=False)
+]
+CandidateArgument = Annotated[
+    str, typer.Argument(metavar="CAND", help="The side to compare with it.", show_default=False)
+]
 SaveMappingOption = Annotated[
     str,
-    typer.Option("--save-map", metavar="FILE", help="Write which tensor was taken for which.", show_default=False),
+    typer.Option(
+        "--save-map", metavar="FILE", help="Write down which tensor was matched with which.", show_default=False
+    ),
 ]
 PlotOption = Annotated[
     str,
@@ -32,7 +38,7 @@ PlotOption = Annotated[
 ]
 KeepOption = Annotated[
     str,
-    typer.Option("--keep", metavar="DIR", help="Keep the captures made on the way here.", show_default=False),
+    typer.Option("--keep", metavar="DIR", help="Keep the intermediate captures in this folder.", show_default=False),
 ]
 
 
@@ -63,23 +69,42 @@ class QuestionOptions(OptionGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(QuestionOptions):
-    """How two sides are run and compared."""
+class VerdictOptions(QuestionOptions):
+    """How two sides are run and compared, as far as the verdict goes."""
 
     mapping: Annotated[
         str,
-        typer.Option("--map", metavar="FILE", help="Which tensor is which, corrected.", show_default=False),
+        typer.Option("--map", metavar="FILE", help="A file from --save-map, corrected by hand.", show_default=False),
     ] = ""
-    keep: KeepOption = ""
     budget: Annotated[
         str,
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Write at most this much of captures on the way, such as 20GiB; by default half of the free disk.",
+            help="Write at most this many bytes of intermediate captures, such as 20GiB; by default half of the free disk.",
             show_default=False,
         ),
     ] = ""
+
+    def build_plan(self, reference: str, candidate: str) -> ComparisonPlan:
+        """Return what to compare, and how."""
+        from trtdx.compare.run import ComparisonPlan
+        from trtdx.words import parse_size
+
+        return ComparisonPlan(
+            reference=reference,
+            candidate=candidate,
+            question=self.build_question(),
+            mapping=self.mapping,
+            budget_bytes=parse_size(self.budget) if self.budget else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonOptions(VerdictOptions):
+    """How two sides are run and compared, and the cause of a difference looked for."""
+
+    keep: KeepOption = ""
     effort: Annotated[
         str,
         typer.Option(
@@ -91,20 +116,12 @@ class ComparisonOptions(QuestionOptions):
 
     def build_plan(self, reference: str, candidate: str, save_mapping: str = "") -> ComparisonPlan:
         """Return what to compare, and how."""
-        from trtdx.compare.attribute.effort import parse_effort
-        from trtdx.compare.run import ComparisonPlan
-        from trtdx.words import parse_size
+        from msgspec.structs import replace
 
-        return ComparisonPlan(
-            reference=reference,
-            candidate=candidate,
-            question=self.build_question(),
-            mapping=self.mapping,
-            save_mapping=save_mapping,
-            keep=self.keep,
-            budget_bytes=parse_size(self.budget) if self.budget else None,
-            effort=parse_effort(self.effort),
-        )
+        from trtdx.compare.attribute.effort import parse_effort
+
+        plan = super().build_plan(reference, candidate)
+        return replace(plan, keep=self.keep, save_mapping=save_mapping, effort=parse_effort(self.effort))
 
 
 @dataclass(frozen=True, kw_only=True)

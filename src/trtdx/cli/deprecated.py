@@ -37,7 +37,7 @@ class MovedMode(NamedTuple):
 
 COMMON = tuple(parameter.name for group in (FindingOptions, ReportOptions) for parameter in group.list_parameters())
 QUESTION = ("tokens", "new_tokens", "inputs")
-COMPARISON = (*QUESTION, "mapping", "keep", "budget", "effort", "rtol", "atol")
+VERDICT = (*QUESTION, "mapping", "budget", "rtol", "atol")
 COMPARE_MODES = {
     "baseline": MovedMode(
         "trtdx compare baseline RUN [MODEL]",
@@ -47,12 +47,12 @@ COMPARE_MODES = {
     "bisect": MovedMode(
         "trtdx compare bisect REF CAND",
         "a bisection only says which options flip the verdict",
-        (*COMPARISON, "option", "runs"),
+        (*VERDICT, "option", "runs"),
     ),
     "reduce": MovedMode(
         "trtdx compare reduce REF CAND --out DIR",
         "it compares once and writes the part that fails",
-        (*COMPARISON, "save_mapping", "plot"),
+        (*VERDICT, "keep", "effort", "save_mapping", "plot"),
     ),
     "precision_search": MovedMode(
         "trtdx compare precision MODEL --out OUT.onnx",

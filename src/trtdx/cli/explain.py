@@ -12,7 +12,7 @@ from trtdx.host import RealHost
 
 if TYPE_CHECKING:
     from trtdx.knowledge.inventory_answer import InventoryAnswer
-    from trtdx.rule import RuleBook
+    from trtdx.rule import Rule, RuleBook
 
 
 def explain_rule(
@@ -30,6 +30,10 @@ def explain_rule(
         str | None,
         typer.Option("--flag", metavar="PROGRAM:--FLAG", help="A command-line flag, in each release."),
     ] = None,
+    runtime: Annotated[
+        str,
+        typer.Option("--runtime", metavar="VERSION", help="The TensorRT-LLM release: only the commands for it."),
+    ] = "",
     rules: Annotated[
         list[str] | None,
         typer.Option("--rules", metavar="DIR", help="Also look in this folder of rule pages."),
@@ -38,7 +42,7 @@ def explain_rule(
         bool, typer.Option("--details", "-v", help="Also show the examples the page is tested with.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the page as JSON.")] = False,
-    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
+    color: Annotated[Color, typer.Option("--color", help="When to use colour.")] = Color.AUTO,
 ) -> None:
     """Explain a cause (why, what to do, how to verify), or an option, variable or flag of each release."""
     import msgspec
@@ -53,16 +57,34 @@ def explain_rule(
     host = RealHost()
     book = load_book(host, [*load_project_defaults(host).rules, *(rules or ())])
     if name is None:
+        if details:
+            raise InputError("--details shows a page's examples, and this is no page", fix="leave --details out")
         from trtdx.knowledge.inventory_answer import render_answer
 
         answer = _answer_name(book, option, env, flag)
         write_output(_format_json(msgspec.json.encode(answer)) if json else render_answer(answer))
         return
-    rule = book.get(name)
+    rule = _rule_for_release(book.get(name), runtime)
     if json:
         write_output(_format_json(msgspec.json.encode(rule)))
     else:
         write_output(render_page(rule, color=wants_color(color), width=terminal_width(), details=details))
+
+
+def _rule_for_release(rule: Rule, runtime: str) -> Rule:
+    """Return a page with the fixes for a release, where one is named."""
+    import msgspec
+
+    from trtdx.knowledge.fix_choice import fixes_for_release
+    from trtdx.knowledge.versions import stated_release
+
+    if not runtime:
+        return rule
+    release = stated_release(runtime)
+    if not release:
+        raise InputError(f"{runtime!r} is not a release of TensorRT-LLM", fix="--runtime 1.2.1")
+    front = msgspec.structs.replace(rule.front, fix=fixes_for_release(rule.front.fix, release))
+    return msgspec.structs.replace(rule, front=front)
 
 
 def _format_json(document: bytes) -> str:

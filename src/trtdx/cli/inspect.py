@@ -67,7 +67,7 @@ class RequestOptions(OptionGroup):
         typer.Option(
             "--request",
             metavar="KEY=N,...",
-            help="A request the engine is to take: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
+            help="A request the engine should accept: batch=8,input_len=900,output_len=100,beam=1. May be repeated.",
         ),
     ] = None
     requests: Annotated[
@@ -99,7 +99,7 @@ def inspect_artifacts(
         typer.Option(
             "--against",
             metavar="OTHER",
-            help="Show what differs from this one instead, most consequential first.",
+            help="Show instead what differs from this one, most consequential first.",
             show_default=False,
         ),
     ] = "",
@@ -117,6 +117,9 @@ def inspect_artifacts(
         "--shapes": shapes,
         "--request": requests.request,
         "--requests": requests.requests,
+        "--command": paths and command_line,
+        "--gpu": machine.gpu,
+        "--gpus": machine.gpus,
     }
     for flag, value in dropped.items():
         if against and value:

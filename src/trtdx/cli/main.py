@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, compare, diagnose, explain, inspect, memory, rules
+from trtdx.cli import capture, check, compare, diagnose, explain, inspect, memory, ranks, rules, run
+from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.errors import TrtdxError
 from trtdx.optional import explain_missing_extras
@@ -23,15 +24,19 @@ app = typer.Typer(
     epilog="Example: trtdx diagnose server.log",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("check", epilog="Example: trtdx check --python .venv/bin/python")(expand_groups(check.check_machine))
 app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(
     expand_groups(diagnose.diagnose_logs)
 )
 app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
     expand_groups(inspect.inspect_artifacts)
 )
+app.add_typer(build.app, name="build")
 app.add_typer(memory.app, name="memory")
+app.add_typer(ranks.app, name="ranks")
 app.add_typer(capture.app, name="capture")
 app.add_typer(compare.app, name="compare")
+app.add_typer(run.app, name="run")
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 
@@ -46,7 +51,7 @@ def _print_version(is_given: bool) -> None:
 def show_root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """See the subcommands."""
@@ -58,9 +63,7 @@ def main() -> None:
         with explain_missing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
             app(prog_name="trtdx")
     except TrtdxError as err:
-        print(f"error: {err.message}", file=sys.stderr)
-        if err.fix:
-            print(f"  = fix: {err.fix}", file=sys.stderr)
+        _print_error(err)
         sys.exit(2)
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -71,6 +74,16 @@ def main() -> None:
     except Exception:
         _print_bug()
         sys.exit(2)
+
+
+def _print_error(err: TrtdxError) -> None:
+    """Print what the user can act on; what it quotes of arguments and files is cleaned, as everything that leaves."""
+    from trtdx.redact import redact_secrets
+    from trtdx.render.text import printable_text
+
+    print(f"error: {printable_text(redact_secrets(err.message), lines=True)}", file=sys.stderr)
+    if err.fix:
+        print(f"  = fix: {printable_text(redact_secrets(err.fix), lines=True)}", file=sys.stderr)
 
 
 def _print_bug() -> None:

@@ -63,6 +63,7 @@ def run_memory(
         alone, flags = split_flags(words or ())
         logs = [word for word in alone if _is_log(host, word)]  # --log rank0.log rank1.log
         model = _only_model([word for word in alone if word not in logs]) or moved.model
+        setup.check_logs_model(model, serving, dict(flags))
         question = setup.build_question(host, model, serving, dict(flags))
         named = [*(moved.log or moved.calibrate or ()), *logs]
         _report_logs(host, named, question, findings, output, learns=mode == "calibrate")
@@ -76,7 +77,7 @@ def plan_frontier(
     findings: FindingOptions,
     output: ReportOptions,
     words: ModelArgument = None,
-    plot: Annotated[str, make_flag("--plot", metavar="FILE", text="Draw it: .png, .svg or .html.")] = "",
+    plot: Annotated[str, make_flag("--plot", metavar="FILE", text="Draw the frontier: .png, .svg or .html.")] = "",
 ) -> NoReturn:
     """Find the largest batch for each length and step, and what stands in the way."""
     _plan_model(setup, serving, load, findings, output, words, frontier=True, plot=plot)
@@ -94,10 +95,7 @@ def explain_log(
 
     With --model and the flags of the run, what the logs do not say is planned.
     """
-    host = RealHost()
-    logs, flags = _split_logs(words)
-    question = setup.build_question(host, model, serving, flags)
-    _report_logs(host, logs, question, findings, output, learns=False)
+    _read_logs(words, setup, serving, findings, output, model, learns=False)
 
 
 def calibrate_machine(
@@ -109,10 +107,7 @@ def calibrate_machine(
     model: ModelOption = "",
 ) -> NoReturn:
     """Learn this machine's constants from logs of one set-up, and keep them for later plans."""
-    host = RealHost()
-    logs, flags = _split_logs(words)
-    question = setup.build_question(host, model, serving, flags)
-    _report_logs(host, logs, question, findings, output, learns=True)
+    _read_logs(words, setup, serving, findings, output, model, learns=True)
 
 
 def _plan_model(
@@ -127,7 +122,7 @@ def _plan_model(
     plot: str,
 ) -> NoReturn:
     """Plan a model's memory, print the report and end."""
-    from trtdx.cli.capture_build import show_building
+    from trtdx.cli.capture.build import show_building
     from trtdx.memory.question.flags import split_flags
     from trtdx.memory.run import PlanRequest, report_memory_plan
 
@@ -149,6 +144,24 @@ def _plan_model(
     with show_building() if load.compile_ else nullcontext() as progress:
         report = report_memory_plan(host, question, findings.load_rules(host), request, progress)
     emit_report(report, output, findings)
+
+
+def _read_logs(
+    words: Sequence[str],
+    setup: SetupOptions,
+    serving: ServingFlags,
+    findings: FindingOptions,
+    output: ReportOptions,
+    model: str,
+    *,
+    learns: bool,
+) -> NoReturn:
+    """Report on the logs among the words; the rest of the words are flags of the run."""
+    host = RealHost()
+    logs, flags = _split_logs(words)
+    setup.check_logs_model(model, serving, flags)
+    question = setup.build_question(host, model, serving, flags)
+    _report_logs(host, logs, question, findings, output, learns=learns)
 
 
 def _report_logs(

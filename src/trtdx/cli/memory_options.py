@@ -31,9 +31,9 @@ ModelArgument = Annotated[
     ),
 ]
 LogsArgument = Annotated[
-    list[str], typer.Argument(metavar="LOG", help="Logs of one run, all ranks of it.", show_default=False)
+    list[str], typer.Argument(metavar="LOG", help="The logs of one run, of all its ranks.", show_default=False)
 ]
-ModelOption = Annotated[str, make_flag("--model", metavar="MODEL", text="The model of these logs.")]
+ModelOption = Annotated[str, make_flag("--model", metavar="MODEL", text="The model that these logs are from.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class ServingFlags(OptionGroup):
         str,
         make_flag("--ep", "--ep_size", "--moe_expert_parallel_size", metavar="N", text="Expert parallelism."),
     ] = ""
-    dtype: Annotated[str, make_flag("--dtype", metavar="TYPE", text="Of weights and activations.")] = ""
+    dtype: Annotated[str, make_flag("--dtype", metavar="TYPE", text="Type of weights and activations.")] = ""
     quantization: Annotated[
         str,
         make_flag(
@@ -59,16 +59,22 @@ class ServingFlags(OptionGroup):
             "--quant_algo",
             "--qformat",
             metavar="FORMAT",
-            text="Of the weights: fp8, nvfp4, awq, int8 ...",
+            text="Format of the weights: fp8, nvfp4, awq, int8 ...",
         ),
     ] = ""
     kv_cache_dtype: Annotated[
-        str, make_flag("--kv_cache_dtype", metavar="TYPE", text="Of the KV cache: fp8, nvfp4, int8.")
+        str, make_flag("--kv_cache_dtype", metavar="TYPE", text="Type of the KV cache: fp8, nvfp4, int8.")
     ] = ""
-    max_batch_size: Annotated[str, make_flag("--max_batch_size", metavar="N", text="The most requests in a step.")] = ""
-    max_num_tokens: Annotated[str, make_flag("--max_num_tokens", metavar="N", text="The most tokens in a step.")] = ""
-    max_seq_len: Annotated[str, make_flag("--max_seq_len", metavar="N", text="Prompt and answer together.")] = ""
-    max_beam_width: Annotated[str, make_flag("--max_beam_width", metavar="N", text="The most beams.")] = ""
+    max_batch_size: Annotated[
+        str, make_flag("--max_batch_size", metavar="N", text="The largest number of requests in a step.")
+    ] = ""
+    max_num_tokens: Annotated[
+        str, make_flag("--max_num_tokens", metavar="N", text="The largest number of tokens in a step.")
+    ] = ""
+    max_seq_len: Annotated[
+        str, make_flag("--max_seq_len", metavar="N", text="The longest sequence: prompt and answer together.")
+    ] = ""
+    max_beam_width: Annotated[str, make_flag("--max_beam_width", metavar="N", text="The largest beam width.")] = ""
     kv_cache_free_gpu_memory_fraction: Annotated[
         str,
         make_flag(
@@ -76,7 +82,7 @@ class ServingFlags(OptionGroup):
             "--free_gpu_memory_fraction",
             "--kv_cache_free_gpu_mem_fraction",
             metavar="SHARE",
-            text="Of free memory, for the KV cache.",
+            text="The share of free memory that the KV cache gets.",
         ),
     ] = ""
     backend: Annotated[str, make_flag("--backend", metavar="NAME", text="pytorch or tensorrt.")] = ""
@@ -125,6 +131,19 @@ class SetupOptions(OptionGroup):
         str, make_flag("--runtime", "--trtllm-version", metavar="VERSION", text="The TensorRT-LLM release.")
     ] = ""
 
+    def check_logs_model(self, model: str, serving: ServingFlags, other_flags: Mapping[str, Any]) -> None:
+        """Refuse what was said of a run of which nobody said the model: logs alone are read without it.
+
+        Raises:
+            typer.BadParameter: such an option was given.
+        """
+        if model or self.dims or self.command_line or self.config:
+            return
+        named = {"gpu": self.gpu, "gpu-memory": self.gpu_memory, "runtime": self.runtime} | serving.list_given()
+        flag = next((name for name, value in {**named, **other_flags}.items() if value), "")
+        if flag:
+            raise typer.BadParameter(f"--{flag} has no effect without a model: name the one of these logs with --model")
+
     def build_question(
         self, host: Host, model: str, serving: ServingFlags, other_flags: Mapping[str, Any]
     ) -> MemoryRequest:
@@ -151,11 +170,15 @@ class LoadOptions(OptionGroup):
 
     length: Annotated[
         list[str] | None,
-        make_flag("--length", metavar="N", text="Count requests of this many tokens. May be repeated."),
+        make_flag("--length", metavar="N", text="Say how many requests of this many tokens fit. May be repeated."),
     ] = None
     target: Annotated[
         str,
-        make_flag("--target", metavar="LOAD", text="'batch=64, seq=8192': the cheapest change that reaches it."),
+        make_flag(
+            "--target",
+            metavar="LOAD",
+            text="Find the cheapest change that reaches a load, such as 'batch=64, seq=8192'.",
+        ),
     ] = ""
     compile_: Annotated[
         bool, typer.Option("--compile", help="Take activation memory from TensorRT's builder, on the CPU.")

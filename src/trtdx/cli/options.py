@@ -35,7 +35,7 @@ class OutputOptions(OptionGroup):
         bool,
         typer.Option("--markdown", help="Short for --format markdown: pastes well into a GitHub issue."),
     ] = False
-    color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO
+    color: Annotated[Color, typer.Option("--color", help="When to use colour.")] = Color.AUTO
 
     def __post_init__(self) -> None:
         """Refuse two formats at once."""
@@ -76,7 +76,7 @@ class FindingOptions(OptionGroup):
         typer.Option(
             "--ignore",
             metavar="CODE[=REASON]",
-            help="Only count findings of this code, and let them not fail the run. May be repeated.",
+            help="Count findings with this code, but do not show them or fail because of them. May be repeated.",
         ),
     ] = None
     fail_on: Annotated[
@@ -150,7 +150,7 @@ class MachineOptions(OptionGroup):
         typer.Option(
             "--runtime",
             metavar="VERSION",
-            help="The TensorRT-LLM release that is to run it.",
+            help="The TensorRT-LLM release that will run it.",
             show_default=False,
         ),
     ] = ""

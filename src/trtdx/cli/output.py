@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
 from trtdx.model import Severity
+from trtdx.redact import redact_report
 from trtdx.render import (
     render_github,
     render_json,
@@ -29,7 +30,7 @@ LEAST_WIDTH = 60
 
 
 class Color(str, Enum):
-    """When to colour."""
+    """When to use colour."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -79,7 +80,8 @@ def render_report(
     fail_on: FailOn,
     one_line: bool = False,
 ) -> str:
-    """Return a report in the format asked for."""
+    """Return a report in the format asked for, without secrets, whatever they were read from."""
+    report = redact_report(report)
     renderers: dict[OutputFormat, Callable[[], str]] = {
         OutputFormat.TEXT: lambda: render_text(
             report, color=wants_color(color), details=details, width=terminal_width()

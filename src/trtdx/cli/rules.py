@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +15,10 @@ from trtdx.cli.output import write_output
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.words import format_count
+
+if TYPE_CHECKING:
+    from trtdx.host import Host
+    from trtdx.rule import PageProblem, Rule
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List, show, check and start rule pages.")
 app.command("show", epilog="Example: trtdx rules show DX012")(explain.explain_rule)
@@ -52,21 +59,80 @@ def list_rules(
     write_output(f"{format_count(len(chosen), 'rule')}\n")
 
 
+class PageCheck(str, Enum):
+    """What is asked of a page."""
+
+    FORM = "form"
+    EXAMPLE = "example"
+    INVENTORY = "inventory"
+    ATLAS = "atlas"
+    SOURCE = "source"
+    HARMLESS = "harmless"
+
+
+class ProblemFormat(str, Enum):
+    """In which format problems of pages are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @app.command("check", epilog="Example: trtdx rules check our-rules/")
 def check_rules(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of rule pages, or one page.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the problems as JSON.")] = False,
+    run_code: Annotated[
+        bool,
+        typer.Option(
+            "--run-code",
+            help="Also run the examples written in Python: that executes code from the pages. Needs torch and transformers.",
+        ),
+    ] = False,
+    only: Annotated[
+        list[PageCheck] | None, typer.Option("--only", help="Only this check; may be repeated.", show_default=False)
+    ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", "-v", help="Also what is worth a look and no reason to refuse a page.")
+    ] = False,
+    format: Annotated[  # noqa: A002 - what the flag is called everywhere
+        ProblemFormat, typer.Option("--format", help="What to print.")
+    ] = ProblemFormat.TEXT,
+    json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
-    """Check rule pages: their form and layout, their patterns, and that every example keeps its promise."""
+    """Check rule pages: form and layout, examples, and every flag, option, variable and script against its releases."""
     import msgspec
 
+    from trtdx.rule import CODE_EXAMPLES
+
+    rules, problems = _find_page_problems(RealHost(), folder, run_code=run_code)
+    not_run = 0 if run_code else sum(bool(rule.examples(CODE_EXAMPLES[0])) for rule in rules)
+    wanted_checks = {check.value for check in only or PageCheck}
+    problems = [one for one in problems if one.check in wanted_checks and (details or not one.is_note)]
+    if json or format is ProblemFormat.JSON:
+        write_output(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
+    else:
+        write_output(
+            "".join(f"{problem}\n" for problem in problems)
+            + f"{format_count(len(rules), 'page')}, {format_count(len(problems), 'problem')}\n"
+            + (
+                f"the Python examples of {format_count(not_run, 'page')} were not run: add --run-code\n"
+                if not_run
+                else ""
+            )
+        )
+    raise typer.Exit(1 if any(not problem.is_note for problem in problems) else 0)
+
+
+def _find_page_problems(host: Host, folder: str, *, run_code: bool) -> tuple[list[Rule], list[PageProblem]]:
+    """Return the readable pages of a folder, and everything that is wrong with any of its pages."""
     from trtdx.diagnose.rule_examples import RuleExamples
     from trtdx.inspect.agreements.artifact_examples import broken_artifact_examples
+    from trtdx.inspect.mentions.page_claims import check_claims
     from trtdx.knowledge.load import check_pages, load_book, read_pages
     from trtdx.knowledge.page_format import check_layout
+    from trtdx.knowledge.page_sources import check_sources
     from trtdx.rule import RuleBook
+    from trtdx.testing.page_examples import broken_computed_examples
 
-    host = RealHost()
     rules, problems = check_pages(host, folder)
     if not rules and not problems:
         raise _no_pages(folder)
@@ -75,19 +141,32 @@ def check_rules(
     names = {name for rule in rules for name in (rule.code, rule.slug)}  # stand in for the packaged ones
     others = [rule for rule in load_book(host) if not names.intersection((rule.code, rule.slug))]
     book = RuleBook([*others, *sound])
-    problems += [
-        *(problem for path, text in read_pages(host, folder) for problem in check_layout(text, path)),
+    texts = dict(read_pages(host, folder))
+    return rules, [
+        *problems,
+        *(problem for path, text in texts.items() for problem in check_layout(text, path)),
         *RuleExamples(book).check_rules(sound),
         *broken_artifact_examples(sound, book),
+        *broken_computed_examples(sound, ask_trtdx, run_code=run_code),
+        *check_claims(sound, texts),
+        *check_sources(sound),
     ]
-    if json:
-        write_output(msgspec.json.format(msgspec.json.encode(problems), indent=2).decode() + "\n")
-    else:
-        write_output(
-            "".join(f"{problem}\n" for problem in problems)
-            + f"{format_count(len(rules), 'page')}, {format_count(len(problems), 'problem')}\n"
-        )
-    raise typer.Exit(1 if problems else 0)
+
+
+def ask_trtdx(words: list[str]) -> list[str]:
+    """Run a command of trtdx in this process and return the codes of its findings, the first one first."""
+    import click
+    import msgspec
+
+    from trtdx.cli.main import app as commands
+
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            commands([*words, "--json"], prog_name="trtdx", standalone_mode=False)
+    except click.ClickException as err:
+        raise InputError(err.format_message()) from err
+    return [finding["code"] for finding in msgspec.json.decode(printed.getvalue())["findings"]]
 
 
 @app.command("fmt", epilog="Example: trtdx rules fmt our-rules/")
@@ -124,7 +203,7 @@ def _no_pages(folder: str) -> InputError:
 @app.command("new", epilog="Example: trtdx rules new ACME001 proxy-eats-streams --in our-rules")
 def start_page(
     code: Annotated[str, typer.Argument(help="A code nobody uses, such as ACME001.")],
-    slug: Annotated[str, typer.Argument(help="Names the bad thing, in words joined by hyphens.")],
+    slug: Annotated[str, typer.Argument(help="Names what is wrong, in words joined by hyphens.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to write the page.")] = ".",
 ) -> None:
     """Start a rule page that passes `rules check`, ready to be filled in."""
@@ -134,7 +213,7 @@ def start_page(
     host = RealHost()
     path = str(Path(folder) / f"{code}-{slug}.md")
     if host.kind(path) != "absent":
-        raise InputError(f"{path} is there already", fix="choose another code, or edit that page")
+        raise InputError(f"{path} already exists", fix="choose another code, or edit that page")
     if load_book(host).has_rule(code) or load_book(host).has_rule(slug):
         raise InputError(f"{code} or {slug} is taken by a packaged rule", fix="trtdx rules list")
     text = NEW_PAGE.replace("CODE", code).replace("SLUG", slug)

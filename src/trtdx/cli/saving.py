@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.case import CASE_SUFFIX, CaseWriter
 from trtdx.diagnose.lines import clean_blocks
-from trtdx.errors import CaseError
+from trtdx.errors import CaseError, TrtdxError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,15 +39,33 @@ class CaseKeeper:
 
 @contextlib.contextmanager
 def open_case(host: Host, path: str, redact: Callable[[str], str]) -> Iterator[CaseKeeper]:
-    """Give what keeps logs and report: in a folder as they come, or packed into one file at the end."""
+    """Give what keeps logs and report: in a folder as they come, or packed into one file at the end.
+
+    What cannot be kept is said on standard error; the answer and its exit status stay what they are.
+    """
     if not path:
         yield CaseKeeper(None)
     elif not path.endswith(CASE_SUFFIX):
-        yield CaseKeeper(CaseWriter(host, path, redact))
+        case = CaseWriter(host, path, redact)
+        yield CaseKeeper(case)
+        _say_incomplete(path, case.problem)
     else:
         if host.kind(path) != "absent":
-            raise CaseError(f"{path} is there already", fix="name a new file")
+            raise CaseError(f"{path} already exists", fix="name a new file")
         with tempfile.TemporaryDirectory(prefix="trtdx-") as folder:
             case = CaseWriter(host, str(Path(folder) / "case"), redact)
             yield CaseKeeper(case)
-            case.pack(path)
+            _say_incomplete(path, case.problem or _pack_problem(case, path))
+
+
+def _pack_problem(case: CaseWriter, path: str) -> str:
+    try:
+        case.pack(path)
+    except TrtdxError as err:
+        return err.message
+    return ""
+
+
+def _say_incomplete(path: str, problem: str) -> None:
+    if problem:
+        print(f"warning: the case {path} is not whole: {problem}", file=sys.stderr)  # noqa: T201

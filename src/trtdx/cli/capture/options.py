@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trtdx.cli.deprecated import note_deprecated, old_option
-from trtdx.cli.groups import OptionGroup
+from trtdx.cli.groups import OptionGroup, refuse_pair
 from trtdx.cli.options import FindingOptions, OutputOptions, emit_report
 from trtdx.cli.output import FailOn
 
@@ -132,20 +132,32 @@ class PromptOptions(OptionGroup):
 class SamplingOptions(OptionGroup):
     """How the next token is chosen."""
 
-    temperature: Annotated[float, typer.Option("--temperature", min=0, help="0 takes the likeliest token.")] = 0.0
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Draw from this many tokens only; 0 from all.")] = 0
-    top_p: Annotated[float, typer.Option("--top-p", min=0, max=1, help="Draw from the likeliest with this share.")] = (
-        1.0
-    )
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random numbers.")] = 0
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, help="0 always takes the most likely token.")
+    ] = 0.0
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=0, help="Sample from this many of the most likely tokens; 0 is all of them.")
+    ] = 0
+    top_p: Annotated[
+        float,
+        typer.Option("--top-p", min=0, max=1, help="Sample from the most likely tokens that make up this probability."),
+    ] = 1.0
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")] = 0
     eos: Annotated[
         list[int] | None,
-        typer.Option("--eos", metavar="ID", help="A row ends at this token. May be repeated."),
+        typer.Option("--eos", metavar="ID", help="Stop a sequence at this token. May be repeated."),
     ] = None
 
     def build_sampling(self) -> Sampling:
         """Return how tokens are chosen."""
         from trtdx.engines.generation_state import Sampling
+
+        drawn = {"--top-k": self.top_k, "--top-p": self.top_p < 1, "--seed": self.seed}
+        for flag, value in drawn.items():
+            if value and not self.temperature:
+                refuse_pair(
+                    flag, "temperature 0", "the likeliest token is taken and none is drawn; add --temperature 1"
+                )
 
         return Sampling(self.temperature, self.top_k, self.top_p, self.seed, tuple(self.eos or ()))
 
@@ -176,13 +188,13 @@ class SelectionOptions(OptionGroup):
         str,
         typer.Option("--steps", metavar="N,N-N", help="Capture only these steps; 0 is the prompt.", show_default=False),
     ] = ""
-    every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Capture only each Nth step.")] = 1
+    every: Annotated[int, typer.Option("--every", metavar="N", min=1, help="Capture only every Nth step.")] = 1
     positions: Annotated[
         str,
         typer.Option(
             "--positions",
             metavar="N,N",
-            help="Capture only these token positions; -1 is a step's last.",
+            help="Capture only these token positions; -1 is the last of a step.",
             show_default=False,
         ),
     ] = ""
@@ -191,7 +203,7 @@ class SelectionOptions(OptionGroup):
         typer.Option(
             "--budget",
             metavar="SIZE",
-            help="Keep at most this much of values, such as 2GiB.",
+            help="Keep at most this many bytes of values, such as 2GiB.",
             show_default=False,
         ),
     ] = ""
@@ -211,7 +223,7 @@ class EngineFlags(OptionGroup):
 
     engine: EngineOption = EngineName.AUTO
     dtype: Annotated[
-        str, typer.Option("--dtype", help="torch: float32, bfloat16 ...; auto is what the config says.")
+        str, typer.Option("--dtype", help="torch: float32, bfloat16 ...; auto takes it from the config.")
     ] = "auto"
     attention: Annotated[str, typer.Option("--attention", help="torch: eager or sdpa.", show_default=False)] = ""
     torch_compile: Annotated[bool, typer.Option("--torch-compile", help="torch: run through torch.compile.")] = False
@@ -223,7 +235,7 @@ class EngineFlags(OptionGroup):
         typer.Option(
             "--memory",
             metavar="SIZE",
-            help="onnxruntime: hold at most this much of tapped tensors at once.",
+            help="onnxruntime: hold at most this many bytes of tapped tensors at once.",
             show_default=False,
         ),
     ] = ""
@@ -281,7 +293,7 @@ class CaptureTarget(OptionGroup):
         typer.Option(
             "--resume",
             metavar="CAPTURE",
-            help="Go on with the generation in this capture.",
+            help="Continue the generation in this capture.",
             show_default=False,
         ),
     ] = ""
@@ -291,7 +303,7 @@ class CaptureTarget(OptionGroup):
             "--after-step",
             metavar="N",
             min=0,
-            help="With --resume: go on after this step, into --out.",
+            help="With --resume: continue after this step, into --out.",
             show_default=False,
         ),
     ] = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trtdx.cli.capture_options import (
+from trtdx.cli.capture.options import (
     CaptureTarget,
     EngineFlags,
     PromptOptions,
@@ -48,7 +48,7 @@ def run_capture(
         typer.Option(
             "--list",
             metavar="SELECTOR",
-            help="Only show what this selector hits; nothing is run.",
+            help="Only list what this selector matches; nothing is run.",
             show_default=False,
         ),
     ] = None,

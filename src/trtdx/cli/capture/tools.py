@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli.capture_options import CaptureArgument, EngineName, EngineOption, emit_table
+from trtdx.cli.capture.options import CaptureArgument, EngineName, EngineOption, emit_table
 from trtdx.cli.options import AllOption, FindingOptions, OutputOptions, emit_report
 from trtdx.cli.output import write_output
 from trtdx.host import RealHost
@@ -53,7 +53,7 @@ def import_dump(
         str,
         typer.Argument(metavar="DUMP", help="TensorRT-LLM's dump trees, Polygraphy JSON, npz, npy, safetensors."),
     ],
-    capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to make.")],
+    capture: Annotated[str, typer.Argument(metavar="CAPTURE", help="The folder to create.")],
 ) -> None:
     """Read another tool's dump into a capture."""
     from trtdx.capture.dumps.import_dump import import_capture
@@ -67,7 +67,7 @@ def import_dump(
 
 def export_values(
     capture: CaptureArgument,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="An .npz or .safetensors file to make.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The .npz or .safetensors file to write.")],
     tap: Annotated[str, typer.Option("--tap", metavar="SELECTOR", help="Only these tensors.", show_default=False)] = "",
     steps: Annotated[str, typer.Option("--steps", metavar="N,N-N", help="Only these steps.", show_default=False)] = "",
 ) -> None:
@@ -86,7 +86,7 @@ def export_values(
 def replay_module(
     capture: CaptureArgument,
     module: Annotated[
-        str, typer.Argument(metavar="MODULE", help="The module to compute alone: layers.3, layers.3.mlp.")
+        str, typer.Argument(metavar="MODULE", help="The module to run by itself: layers.3, layers.3.mlp.")
     ],
     output: OutputOptions,
     model: Annotated[

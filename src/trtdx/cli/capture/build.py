@@ -40,7 +40,7 @@ class NetworkOptions(OptionGroup):
         TapVariant,
         typer.Option(
             "--variant",
-            help="Mark taps as outputs or as debug tensors, or build for production; with marks, both are built and compared.",
+            help="Mark the taps as outputs or as debug tensors; the engine without marks is then built too, and compared.",
         ),
     ] = TapVariant.NONE
     profile: Annotated[
@@ -82,6 +82,10 @@ def build_engine(
 
     if marks.variant is not TapVariant.NONE and not marks.tap and ":" not in source:
         raise typer.BadParameter(f"--variant {marks.variant.value} needs --tap, which says what to mark")
+    if marks.tap and marks.variant is TapVariant.NONE:
+        raise typer.BadParameter(
+            "--tap needs --variant outputs or --variant debug-tensors: without it nothing is marked"
+        )
     book = findings.load_rules(RealHost())
     options, profiles = (
         BuildOptions(compute_capabilities=tuple(marks.compute_capability or ())),

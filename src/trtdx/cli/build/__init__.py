@@ -1,0 +1,1 @@
+"""`trtdx build` and its subcommands: the arguments, and nothing of the work."""
