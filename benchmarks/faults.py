@@ -37,16 +37,9 @@ def asked(each: Any, shop: Any, extra: list[str]) -> list[str]:
     """Make a fault or a pair, and return what a user would ask of `trtdx` about it."""
     sides, question = each.make(shop), each.question
     tokens = [part for row in question.rows() for part in ("--tokens", " ".join(map(str, row)))]
-    return [
-        "compare",
-        sides.reference,
-        sides.candidate,
-        *tokens,
-        "--new-tokens",
-        str(question.steps),
-        "--json",
-        *extra,
-    ]
+    runs = any(side.startswith(("hf:", "onnx:", "trt:")) for side in sides)  # two captures are fed nothing
+    fed = [*tokens, "--new-tokens", str(question.steps)] if runs else []
+    return ["compare", sides.reference, sides.candidate, *fed, "--json", *extra]
 
 
 def answer(done: Any) -> dict[str, Any]:

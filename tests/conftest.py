@@ -86,6 +86,24 @@ def trtdx(tmp_path):
     return run
 
 
+@pytest.fixture
+def trtdx_here(tmp_path, monkeypatch, capfd):
+    """Run the command line in this process: a process for each would be most of the time such tests take."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*args: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["trtdx", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(args, ended.value.code or 0, said.out, said.err)
+
+    return run
+
+
 PAGE = """+++
 code = "{code}"
 slug = "{slug}"

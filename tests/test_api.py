@@ -12,7 +12,7 @@ import trtdx
 from trtdx.model import Report
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("capture", "compare", "diagnose", "inspect", "memory")
+PACKAGES = ("capture", "check", "compare", "diagnose", "inspect", "memory")
 
 
 def test_importing_trtdx_imports_nothing_heavy():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 
 import pytest
 
 from trtdx.case import RECORDS_FILE, CaseWriter, open_case
-from trtdx.errors import CaseError
-from trtdx.host import RealHost
+from trtdx.errors import CaseError, InputError
+from trtdx.host import RealHost, RecordedHost
 from trtdx.model import Report, Summary
 
 
@@ -80,3 +81,57 @@ def test_a_case_that_claims_too_much_is_refused(tmp_path, monkeypatch):
         archive.writestr(RECORDS_FILE, "x" * 100)
     with pytest.raises(CaseError, match="more than a case may hold"):
         open_case(RealHost(), str(tmp_path / "big.trtdx"))
+
+
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_a_secret_at_the_border_of_a_line_without_end_stays_out(tmp_path, at):
+    secret = b"hf_" + b"aB3d" * 8
+    data = b"x " * (1 << 19) + b"y" * at + b" " + secret + b" z" * (1 << 19)
+    writer = CaseWriter(RealHost(), str(tmp_path / "case"))
+    blocks = [data[start : start + 65521] for start in range(0, len(data), 65521)]
+    list(writer.copy_log("a.log", blocks))
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "case" / "files").iterdir())
+    assert secret not in kept
+    assert not any(secret[start : start + 12] in kept for start in range(len(secret) - 11))
+
+
+def test_a_private_key_across_blocks_stays_out(tmp_path):
+    body = b"".join(b"[1,2]<err>: %s\n" % (b"MIIEpAIB" * 8) for _ in range(30)) + b"[1,2]<err>: abQ=\n"
+    data = b"[1,2]<err>: -----BEGIN PRIVATE KEY-----\n" + body + b"[1,2]<err>: -----END PRIVATE KEY-----\nafter\n"
+    writer = CaseWriter(RealHost(), str(tmp_path / "case"))
+    list(writer.copy_log("a.log", [data[start : start + 97] for start in range(0, len(data), 97)]))
+    kept = b"".join(path.read_bytes() for path in (tmp_path / "case" / "files").iterdir())
+    assert b"MIIE" not in kept
+    assert b"abQ=" not in kept
+    assert kept.endswith(b"after\n")
+
+
+def test_secrets_in_file_names_stay_out(tmp_path):
+    writer = CaseWriter(RealHost(), str(tmp_path / "case"))
+    secret = "hf_" + "aB3d" * 8
+    list(writer.copy_log(f"/tmp/{secret}/a.log", [b"x\n"]))
+    assert not any(secret in str(path) for path in (tmp_path / "case").rglob("*"))
+    assert secret not in (tmp_path / "case" / RECORDS_FILE).read_text()
+
+
+def test_a_case_that_cannot_be_written_says_so_and_the_log_goes_on():
+    class FullHost(RecordedHost):
+        def append(self, path, data):
+            raise InputError("cannot write: No space left on device")
+
+    writer = CaseWriter(FullHost(), "case")
+    assert list(writer.copy_log("a.log", [b"one\n", b"two\n"])) == [b"one\n", b"two\n"]
+    assert "No space left" in writer.problem
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_case_with_flipped_bytes_is_refused_whatever_it_was_packed_with(tmp_path, method):
+    with zipfile.ZipFile(tmp_path / "good.trtdx", "w", method) as archive:
+        archive.writestr(RECORDS_FILE, "x y z " * 200)
+    good = (tmp_path / "good.trtdx").read_bytes()
+    for at in range(0, len(good), 3):
+        bad = bytearray(good)
+        bad[at] ^= 0x5A
+        (tmp_path / "bad.trtdx").write_bytes(bad)
+        with contextlib.suppress(CaseError):
+            open_case(RealHost(), str(tmp_path / "bad.trtdx"))

@@ -9,6 +9,7 @@ from trtdx.version import __version__
 if TYPE_CHECKING:
     from trtdx.api import CapturedRun as CapturedRun
     from trtdx.api import capture as capture
+    from trtdx.api import check as check
     from trtdx.api import compare as compare
     from trtdx.api import diagnose as diagnose
     from trtdx.api import evaluate as evaluate
@@ -47,13 +48,14 @@ __all__ = [
     "Where",
     "__version__",
     "capture",
+    "check",
     "compare",
     "diagnose",
     "evaluate",
     "inspect",
     "memory",
 ]
-_PACKAGES = ("capture", "compare", "diagnose", "inspect", "memory")  # callable: see api.py
+_PACKAGES = ("capture", "check", "compare", "diagnose", "inspect", "memory")  # callable: see api.py
 
 
 def __getattr__(name: str) -> Any:

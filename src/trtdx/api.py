@@ -5,7 +5,7 @@
     report = trtdx.diagnose("server.log")
     print(report.findings[0].message)
 
-Nothing heavy is imported before a function is called. Five of the names are packages too; `CallablePackage` lets
+Nothing heavy is imported before a function is called. Six of the names are packages too; `CallablePackage` lets
 `trtdx.compare(...)` work whichever module of the package was imported first.
 """
 
@@ -40,6 +40,30 @@ class CallablePackage(ModuleType):
 def make_callable(package: str) -> None:
     """Let a package be called."""
     sys.modules[package].__class__ = CallablePackage
+
+
+def check(
+    python: AnyPath = "", *, container: AnyPath = "", import_timeout_s: float = 20.0, rules: Sequence[AnyPath] = ()
+) -> Report:
+    """Return what is wrong with a machine and a Python environment, what must be mended first in front.
+
+    Args:
+        python: the interpreter, or its environment's folder; by default that of the active environment.
+        container: an unpacked root file system instead; it is read, nothing in it is run.
+        import_timeout_s: how long one import may take.
+        rules: folders of rule pages beside those of trtdx.
+
+    Raises:
+        TrtdxError: there is nothing to look at; its `fix` says what to do.
+    """
+    from trtdx.check.collect import CheckQuestion
+    from trtdx.check.run import check_environment
+    from trtdx.host import RealHost
+    from trtdx.knowledge.load import load_book
+
+    host = RealHost()
+    question = CheckQuestion(python=str(python), container=str(container), import_timeout_s=import_timeout_s)
+    return check_environment(host, question, load_book(host, list(map(str, rules))))[0]
 
 
 def diagnose(

@@ -8,16 +8,18 @@ a `.trtdx` file is a ZIP that is read in place, with bounds on what it may claim
 from __future__ import annotations
 
 import io
+import lzma
 import re
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trtdx.errors import CaseError
+from trtdx.errors import CaseError, InputError
 from trtdx.host import RecordedHost
-from trtdx.redact import redact_secrets
+from trtdx.redact import redact_secrets, redact_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +30,18 @@ if TYPE_CHECKING:
 RECORDS_FILE = "case.jsonl"
 CASE_SUFFIX = ".trtdx"
 CASE_VERSION = 1
+CUT_WINDOW = 8 << 10  # longer than any secret but a private key
+LONGEST_PENDING = 1 << 20  # what a line without an end may hold back
+MOST_PENDING = 2 << 20
 MAX_CASE_FILES = 10_000
 MAX_CASE_BYTES = 512 << 20  # a packed case is held in memory while it is read
+
+
+# What reading a damaged or hostile ZIP raises, whichever compression its members claim.
+_BAD_ARCHIVE = (
+    zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, RuntimeError,
+    OSError, ValueError, OverflowError,
+)  # fmt: skip
 
 
 class CaseRecord(msgspec.Struct, frozen=True):
@@ -41,48 +53,59 @@ class CaseRecord(msgspec.Struct, frozen=True):
 
 
 class CaseWriter:
-    """Adds evidence to a case folder; whatever happens, what was added stays readable."""
+    """Adds evidence to a case folder; whatever happens, what was added stays readable.
+
+    A case is kept beside the work it is about and never in its way: when it cannot be written (a full disk), writing
+    ends and `problem` says why.
+    """
 
     def __init__(self, host: Host, folder: str, redact: Callable[[str], str] = redact_secrets) -> None:
         self._host, self._folder, self._redact = host, Path(folder), redact
+        self.problem = ""
         if host.kind(str(self._folder / RECORDS_FILE)) == "absent":
             if host.kind(folder) == "file" or (host.kind(folder) == "directory" and host.files(folder)):
                 raise CaseError(f"{folder} is there and is not a case", fix="name a new folder")
             self.record("created", {"case_version": CASE_VERSION})
 
     def record(self, kind: str, data: Any) -> None:
-        line = msgspec.json.encode(CaseRecord(kind, self._host.now(), self._redact_data(data)))
-        self._host.append(str(self._folder / RECORDS_FILE), line + b"\n")
+        line = msgspec.json.encode(CaseRecord(kind, self._host.now(), redact_value(data, self._redact)))
+        self._append(str(self._folder / RECORDS_FILE), line + b"\n")
 
     def copy_log(self, name: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the blocks of a log while adding them under `files/`, redacted line by line."""
-        safe = self._free_name(name)
+        """Yield the blocks of a log while adding them under `files/`, redacted."""
+        safe = self._free_name(self._redact(name))
         self.record("file", {"name": safe, "from": name})
         target = str(self._folder / "files" / safe)
         pending = b""
         for block in blocks:
-            lines, pending = _split_at_last_newline(pending + block)
-            self._append_redacted(target, lines)
+            if not self.problem:
+                text, pending = _split_for_redaction(pending + block, self._redact)
+                self._append_redacted(target, text)
             yield block
         self._append_redacted(target, pending)
 
-    def _redact_data(self, data: Any) -> Any:
-        if isinstance(data, str):
-            return self._redact(data)
-        if isinstance(data, dict):
-            return {key: self._redact_data(value) for key, value in data.items()}
-        return [self._redact_data(value) for value in data] if isinstance(data, (list, tuple)) else data
-
     def _append_redacted(self, target: str, data: bytes) -> None:
-        self._host.append(target, self._redact(data.decode("utf-8", "replace")).encode())
+        self._append(target, self._redact(data.decode("utf-8", "replace")).encode())
+
+    def _append(self, target: str, data: bytes) -> None:
+        if self.problem:
+            return
+        try:
+            self._host.append(target, data)
+        except InputError as err:
+            self.problem = err.message
 
     def add_report(self, report: Report) -> None:
         self.record("report", msgspec.to_builtins(report))
 
     def pack(self, path: str) -> None:
-        """Write the case as one file; an existing file is never overwritten."""
+        """Write the case as one file; an existing file is never overwritten.
+
+        Raises:
+            CaseError: the file already exists, or cannot be written.
+        """
         if self._host.kind(path) != "absent":
-            raise CaseError(f"{path} is there already", fix="name a new file")
+            raise CaseError(f"{path} already exists", fix="name a new file")
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in self._host.files(str(self._folder)):
@@ -131,7 +154,7 @@ def open_case(host: Host, path: str) -> Case:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = dict(_bounded_members(archive, path))
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError, RuntimeError) as err:
+    except _BAD_ARCHIVE as err:
         raise CaseError(
             f"{path} is not a readable case: {err}", fix="ask for it again, or for the case folder"
         ) from err
@@ -162,9 +185,23 @@ def _parse_record(line: bytes) -> CaseRecord | None:
         return None
 
 
-def _split_at_last_newline(data: bytes) -> tuple[bytes, bytes]:
-    """Return the data up to its last line end, and the rest; a line without end is cut at a mebibyte."""
+def _split_for_redaction(data: bytes, redact: Callable[[str], str]) -> tuple[bytes, bytes]:
+    """Return what can be redacted now, and what must wait for more: a secret that is cut in two is known in neither.
+
+    Text is cut at its last line end, a line without end at a mebibyte; earlier where redaction would see something
+    else in the halves than in the whole, as it does inside a private key.
+    """
     cut = data.rfind(b"\n") + 1
-    if cut == 0 and len(data) > 1 << 20:
-        cut = len(data)
+    if cut == 0:
+        cut = len(data) - CUT_WINDOW if len(data) > LONGEST_PENDING else 0
+    least = max(0, len(data) - MOST_PENDING)
+    while cut > least and not _is_safe_cut(data, cut, redact):
+        cut = max(data.rfind(b"\n", 0, cut - 1) + 1, cut - CUT_WINDOW)
     return data[:cut], data[cut:]
+
+
+def _is_safe_cut(data: bytes, cut: int, redact: Callable[[str], str]) -> bool:
+    before = data[max(0, cut - CUT_WINDOW) : cut].decode("utf-8", "replace")
+    after = data[cut : cut + CUT_WINDOW].decode("utf-8", "replace")
+    is_inside_key = before.rfind("-----BEGIN ") > before.rfind("-----END ")
+    return not is_inside_key and redact(before) + redact(after) == redact(before + after)

@@ -17,8 +17,10 @@ import io
 import os
 import posixpath
 import signal
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path, PurePosixPath
@@ -70,10 +72,19 @@ class ChildProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def start_process(argv: Sequence[str], *, output_fd: int, inherited_fds: Sequence[int]) -> ChildProcess:
+def start_process(
+    argv: Sequence[str],
+    *,
+    output_fd: int,
+    inherited_fds: Sequence[int] = (),
+    folder: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> ChildProcess:
     """Start a command that prints into the pipe `output` and inherits the descriptors `keep`."""
     process = subprocess.Popen(
         list(argv),
+        cwd=folder,
+        env=None if environment is None else dict(environment),
         stdin=subprocess.DEVNULL,
         stdout=output_fd,
         stderr=output_fd,
@@ -81,6 +92,53 @@ def start_process(argv: Sequence[str], *, output_fd: int, inherited_fds: Sequenc
         start_new_session=True,
     )
     return ChildProcess(process.pid, process.poll)
+
+
+def end_orphan(pid: int, mark: str) -> bool:
+    """End a process group that an earlier run of ours left behind; `mark` in its environment proves that it is ours."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    if mark.encode() not in environment.split(b"\0"):
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return True
+
+
+MOST_JOB_OUTPUT = 64 << 20
+
+
+def run_job(argv: Sequence[str], *, timeout_s: float, grace_s: float = 5.0) -> CommandResult:
+    """Run a launcher of ranks to its end; when its time is up it is asked to end its ranks before it is killed.
+
+    Standard output and standard error come back as one stream, as a terminal would show them.
+    """
+    with tempfile.TemporaryFile() as output:
+        try:
+            job = start_process(argv, output_fd=output.fileno(), inherited_fds=())
+        except OSError as err:
+            return CommandResult(tuple(argv), None, problem=f"could not be started: {err.strerror or err}")
+        status = job.wait(timeout_s)
+        if status is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(job.pid, signal.SIGTERM)  # a launcher that is killed leaves its ranks behind
+            job.wait(grace_s)
+            job.kill()
+            job.wait(1.0)
+        output.seek(0)
+        late = "" if status is not None else f"did not end within {timeout_s:g} s"
+        return CommandResult(tuple(argv), status, output.read(MOST_JOB_OUTPUT), problem=late)
+
+
+def run_attached(argv: Sequence[str]) -> int:
+    """Run a command on this terminal and return its status as a shell would: 128 + n for a signal n."""
+    try:
+        status = subprocess.run(list(argv), check=False).returncode
+    except OSError as err:
+        raise InputError(f"{argv[0]} could not be started: {err.strerror or err}") from err
+    return status if status >= 0 else 128 - status
 
 
 def fork_process(work: Callable[[], None]) -> ChildProcess:
@@ -151,6 +209,15 @@ class Host(Protocol):
         """Wait."""
 
 
+def _is_no_pipe(path: str) -> bool:
+    """Whether opening a file cannot wait for ever, as opening a pipe or a device can."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116  (a Path for each of ten thousand files takes longer than the call)
+    except OSError:
+        return True  # opening it will say why
+    return stat.S_ISREG(mode)
+
+
 class RealHost:
     """This machine."""
 
@@ -184,7 +251,7 @@ class RealHost:
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             paths += [str(Path(folder) / name) for name in sorted(names) if not name.startswith(".")]
-        return paths
+        return [path for path in paths if _is_no_pipe(path)]
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)
@@ -279,8 +346,8 @@ class RecordedHost:
         return sorted({PurePosixPath(name).parts[depth] for name in self.files(path)})
 
     def files(self, path: str) -> list[str]:
-        folder = PurePosixPath(path)
-        return sorted(name for name in self._files if folder in PurePosixPath(name).parents)
+        folder = path.rstrip("/") + "/"
+        return sorted(name for name in self._files if name.startswith(folder))
 
     def real(self, path: str) -> str:
         return posixpath.normpath(path)

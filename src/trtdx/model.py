@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from trtdx.words import abbreviate_list, format_count
+from trtdx.words import abbreviate_list, describe_holds_for, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +107,13 @@ class Fix(msgspec.Struct, frozen=True):
     text: str
     command: str | None = None
     lang: Language = "sh"  # what the command is written in
+    holds_for: str = ""  # the releases it is for: "<0.20", "TensorRT <11"; "": every release, or the one that runs
+
+    @property
+    def statement(self) -> str:
+        """What to do, and for which releases where it is not for all."""
+        text = self.text.removeprefix("or ")
+        return f"{text} (for {describe_holds_for(self.holds_for)})" if self.holds_for else text
 
 
 class Symptom(msgspec.Struct, frozen=True):
@@ -149,6 +156,7 @@ class Finding(msgspec.Struct, frozen=True):
     where: str | Where
     evidence: tuple[Evidence, ...] = ()
     symptoms: tuple[Symptom, ...] = ()
+    ranks: tuple[int, ...] = ()  # those to blame, not their victims; empty where no rank is
 
 
 class Harmless(msgspec.Struct, frozen=True):

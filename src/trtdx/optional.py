@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 SHARED_PACKAGES = ("numpy", "ml_dtypes")  # come with every extra that computes
 # Which extra brings a package that is imported by name.
 EXTRAS = {
-    "duckdb": "capture", "matplotlib": "plot", "ml_dtypes": "capture", "numpy": "capture", "onnx": "onnx",
+    "blake3": "build", "duckdb": "capture", "elftools": "check", "matplotlib": "plot", "ml_dtypes": "capture",
+    "numpy": "capture", "onnx": "onnx",
     "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "tensorrt_rtx": "trt",
     "tokenizers": "torch", "torch": "torch", "transformers": "torch", "xxhash": "capture",
     "zstandard": "zstd",

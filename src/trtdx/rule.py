@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 PAGE_SECTIONS = ("Why it happens", "What to do", "How to verify")
 LOG_EXAMPLES = ("Fires on", "Stays silent on")
 ARTIFACT_EXAMPLES = ("Artifacts that fire", "Artifacts that stay silent")
+COMMAND_EXAMPLES = ("Commands that fire", "Commands that stay silent")
+CODE_EXAMPLES = ("Code that fires", "Code that stays silent")
+EXAMPLE_SECTIONS = (*LOG_EXAMPLES, *ARTIFACT_EXAMPLES, *COMMAND_EXAMPLES, *CODE_EXAMPLES)
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal", "unknown")
 
 
@@ -74,6 +77,22 @@ class DescriptionPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         )
 
 
+class EvidencePattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cause that no single line shows: a symptom beside a command, a setting, a release or a GPU, anywhere in a report."""
+
+    mentions: tuple[str, ...]  # plain text in lower case; where none of it is in the report, nothing else is looked for
+    all: tuple[str, ...]  # regular expressions; each must be found somewhere in the report
+    none: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()  # pages that see only the symptom of what this one explains
+    releases: str = ""  # a bug of these releases of TensorRT-LLM
+    fixed: str = ""  # the first release without the bug
+    source: tuple[str, ...] = ()
+    message: str = ""
+    why: str = ""
+    fix: tuple[Fix, ...] = ()
+    confidence: float = 0.75
+
+
 class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What stands between the `+++` lines of a page."""
 
@@ -99,6 +118,7 @@ class FrontMatter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     fix: tuple[Fix, ...] = ()
     log: tuple[LogPattern, ...] = ()
     told: tuple[DescriptionPattern, ...] = ()
+    evidence: tuple[EvidencePattern, ...] = ()
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -127,10 +147,14 @@ class Rule(msgspec.Struct, frozen=True):
     def kind(self) -> RuleKind:
         return self.front.kind
 
+    def examples(self, section: str) -> tuple[str, ...]:
+        """Return the examples under one heading."""
+        return indented_examples(page_section(self.body, section))
+
     @property
     def has_log_wording(self) -> bool:
         """Whether log text or words can find it; DX000 and what is only computed from artifacts cannot be."""
-        return bool(self.front.log or self.front.told or self.front.described)
+        return bool(self.front.log or self.front.told or self.front.evidence or self.front.described)
 
     def is_named(self, name: str) -> bool:
         return name.lower() in (self.code.lower(), self.slug.lower())
@@ -142,6 +166,8 @@ class PageProblem(msgspec.Struct, frozen=True):
     path: str
     line: int
     message: str
+    check: str = "form"  # form, example, inventory, source: what an auditor works through one by one
+    is_note: bool = False  # worth a reader's look, and no reason to refuse the page
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.message}"
@@ -204,7 +230,7 @@ def example_problem(rule: Rule, example: str, message: str) -> PageProblem:
     first = example.splitlines()[0]
     lines = rule.body.splitlines()
     number = next((number for number, line in enumerate(lines, 1) if line.strip() == first.strip()), 1)
-    return PageProblem(rule.path, number + rule.front_lines, f"the example {first[:80]!r} {message}")
+    return PageProblem(rule.path, number + rule.front_lines, f"the example {first[:80]!r} {message}", "example")
 
 
 def iterate_log_patterns(rules: Iterable[Rule]) -> Iterator[str]:
@@ -280,7 +306,7 @@ def _line_in_message(message: str) -> int:
 def _line_of_field(front: str, message: str) -> int:
     """Return the page's line that a validation error such as "... - at `$.log[1].pattern`" is about."""
     lines = front.splitlines()
-    where = re.search(r"\$(?:\.(log|fix|told)\[(\d+|\.\.\.)\])?(?:\.(\w+))?", message)
+    where = re.search(r"\$(?:\.(log|fix|told|evidence)\[(\d+|\.\.\.)\])?(?:\.(\w+))?", message)
     unknown = re.search(r"unknown field `(\w+)`", message)
     key = unknown[1] if unknown else where[3] if where and where[3] else None
     start = 0

@@ -59,3 +59,8 @@ def parse_size(text: str) -> int:
         raise InputError(f"{text!r} is not a size", fix="write sizes as 2GiB, 500MB or 4096")
     power = " kmgt".index(match[2].lower() or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def describe_holds_for(text: str) -> str:
+    """Return which releases something is for, as a page states it: "TensorRT-LLM <0.20"."""
+    return f"TensorRT-LLM {text}" if text[:1] in "<>=!~" else text

@@ -68,7 +68,8 @@ def test_a_planted_mistake_is_found_and_named(book):
 def test_two_captures_are_compared_without_their_models(book, tmp_path):
     kept = compared(book, f"hf:{TINY}/model", f"hf:{TINY}/model", keep=str(tmp_path / "kept"))
     assert kept.findings == ()
-    again = compared(book, tmp_path / "kept" / "reference", tmp_path / "kept" / "candidate")
+    captures = (tmp_path / "kept" / "reference", tmp_path / "kept" / "candidate")
+    again = compared(book, *captures, question=ComparisonQuestion())
     assert again.findings == ()
     changed = shutil.copytree(TINY / "model", tmp_path / "changed")
     config = json.loads((changed / "config.json").read_text())

@@ -21,7 +21,7 @@ REPORT = Report(
             (Fix(Stage.LAUNCH, "start 4 ranks", "mpirun -n 4 python3 run.py"), Fix(Stage.BUILD, "or rebuild for 2 ranks")),
             "mpirun -n 4 hostname", 0.95, "rank0.log:3",
             (Evidence("rank0.log:3", "MPI size: 2, `rank`: 0 <b>\x1b[31m"), Evidence("rank1.log:3", "x" * 300), Evidence("rank1.log:4", "third")),
-            tuple(Symptom(f"DX54{number}", "aborted", f"rank{number}.log:9") for number in range(5)),
+            tuple(Symptom(f"DX54{number}", "aborted", f"rank{number}.log:9") for number in range(5)), (1, 3),
         ),
         Finding("DX000", "not-enough-evidence", Severity.NOTE, "a *guess*", "", (), "", 0.15, "stdin:1"),
     ),

@@ -8,64 +8,12 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-VOCABULARY = 96
-SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 128,
-}  # fmt: skip
+from trtdx.testing.tiny_models import SIZES, tiny_decoder
+
+VOCABULARY = SIZES["vocab_size"]
 ROWS = [np.random.default_rng(5).integers(1, VOCABULARY, 14).tolist()]
 PADDED = [np.random.default_rng(6).integers(1, VOCABULARY, length).tolist() for length in (14, 9)]
-
-
-def decoder(kind, *, attention="eager", **more):
-    """Return a model with random weights in which every norm, bias and expert matters."""
-    import torch
-    import transformers
-
-    made = {
-        "llama": lambda: transformers.LlamaConfig(**SIZES | more),
-        "qwen2": lambda: transformers.Qwen2Config(**SIZES | more),
-        "gpt2": lambda: transformers.GPT2Config(
-            n_embd=32, n_layer=3, n_head=4, vocab_size=VOCABULARY, n_positions=64, **more
-        ),
-        "mistral": lambda: transformers.MistralConfig(**SIZES | {"sliding_window": 5} | more),
-        "mixtral": lambda: transformers.MixtralConfig(**SIZES | {"num_local_experts": 4} | more),
-        "granite": lambda: transformers.GraniteConfig(
-            **SIZES | {"residual_multiplier": 0.4, "embedding_multiplier": 3.0, "logits_scaling": 4.0} | more
-        ),
-        "gpt_oss": lambda: transformers.GptOssConfig(
-            **SIZES | {"head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6} | more
-        ),
-        "stablelm": lambda: transformers.StableLmConfig(**SIZES | more),
-        "phi3": lambda: transformers.Phi3Config(**SIZES | {"pad_token_id": 0} | more),
-        "olmo2": lambda: transformers.Olmo2Config(**SIZES | more),
-        "qwen2_moe": lambda: transformers.Qwen2MoeConfig(
-            **SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40} | more
-        ),
-        "gemma": lambda: transformers.GemmaConfig(**SIZES | {"head_dim": 8} | more),
-        "gemma2": lambda: transformers.Gemma2Config(
-            **SIZES | {"head_dim": 8, "sliding_window": 6, "attn_logit_softcapping": 1.0, "query_pre_attn_scalar": 8} | more
-        ),
-        "deepseek": lambda: transformers.DeepseekV3Config(
-            **SIZES | {
-                "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-                "v_head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
-                "moe_intermediate_size": 16, "n_shared_experts": 1, "first_k_dense_replace": 1,
-            } | more
-        ),
-    }  # fmt: skip
-    torch.manual_seed(1)
-    config = made[kind]()
-    config.initializer_range = 0.2
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    with torch.no_grad():
-        for name, each in model.named_parameters():
-            if each.ndim == 1:
-                each.copy_(torch.randn_like(each) * 0.3 + (1.0 if "norm" in name or "ln_" in name else 0.0))
-        for name, each in model.named_buffers():
-            if "correction" in name:
-                each.copy_(torch.randn_like(each) * 0.3)
-    return model.eval()
+decoder = tiny_decoder
 
 
 _references: dict = {}

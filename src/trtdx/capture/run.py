@@ -89,6 +89,8 @@ def capture_run(
     model = find_model(plan.model)
     kind = choose_engine(model, plan.engine)
     plan, before = _plan_to_resume(plan) if plan.resume else (plan, None)
+    if plan.budget_bytes is not None and not (plan.values or plan.watch):
+        raise InputError("--budget limits the values that are kept, and none are", fix="add --values '**'")
     selection = CaptureSelection.from_texts(plan.values, plan.steps, plan.every, plan.positions, plan.watch)
     began = time.monotonic()
     selector = plan.selector or ("**" if plan.watch else default_selector(model, kind))
@@ -235,6 +237,10 @@ def _feeds_from_plan(host: Host, engine: Engine, plan: CapturePlan) -> Iterator[
     """Return what each run is fed, or none for a generation; a mistake is found before a folder is made."""
     if is_decoder(engine) and not plan.inputs:
         return None
+    if plan.tokens is not None or plan.sampling != Sampling():
+        option = "--new-tokens" if plan.tokens is not None else "sampling"
+        reason = f"{plan.model} does not generate" if not is_decoder(engine) else "with --inputs nothing is generated"
+        raise InputError(f"{option} has no effect: {reason}", fix=f"leave {option} out")
     if plan.prompts:
         raise InputError(
             f"{plan.model} does not generate: it takes {abbreviate_list(engine.inputs)}",

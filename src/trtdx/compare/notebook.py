@@ -119,7 +119,7 @@ class Comparison:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The cause, with its place, evidence and fixes; nothing where nothing is wrong."""
+        """The cause, with its place, evidence and fixes; empty if nothing is wrong."""
         return self.report.findings
 
     @property
@@ -178,13 +178,13 @@ class Comparison:
 
 
 def _side_text(side: Given, else_called: str) -> str:
-    """Return a side as a command line has it; what lives in this process only has a stand-in there."""
+    """Return a side as a command line would name it; a value that exists only in this process gets a placeholder."""
     path = getattr(side, "folder", side)  # of an opened capture
     return str(path) if isinstance(path, (str, PathLike)) else else_called
 
 
 def _import_package(name: str) -> Any:
-    """Return a package that no part of trtdx brings along; who wants its tables has it."""
+    """Return a package that trtdx does not depend on; whoever asks for its tables has it installed."""
     try:
         return importlib.import_module(name)
     except ImportError as err:

@@ -74,7 +74,7 @@ class TensorPair(NamedTuple):
 
     @property
     def has_values(self) -> bool:
-        """Whether the values of both are there."""
+        """Whether the values of both tensors were kept."""
         return all(record.kept for record in (*self.reference.records, *self.candidate.records))
 
 
@@ -88,7 +88,7 @@ class UnmatchedTensor(NamedTuple):
 
 
 class PairVerdict(str, Enum):
-    """What a pair's difference is."""
+    """The verdict on a pair's difference."""
 
     SAME = "same"  # bitwise
     NOISE = "noise"  # within what the precision explains

@@ -12,7 +12,7 @@ import msgspec
 
 from trtdx.capture.store.format import CaptureError
 from trtdx.compare.align.align import Alignment, align_sides
-from trtdx.compare.align.mapping import TensorMapping, read_mapping
+from trtdx.compare.align.mapping import read_mapping
 from trtdx.compare.align.modules_by_weight import modules_by_weights
 from trtdx.compare.attribute import find_causes
 from trtdx.compare.attribute.collect_suspect import collect_suspect
@@ -54,7 +54,7 @@ from trtdx.compare.report.finding import (
 from trtdx.compare.report.refusals import find_other_architecture, refused_weights_report
 from trtdx.compare.sides.disk_budget import DiskBudget
 from trtdx.compare.sides.rerun import read_captured_feeds
-from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec, open_side, parse_side
+from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec, check_question, open_side, parse_side
 from trtdx.engines.torch.hugging_face import RefusedWeightsError
 from trtdx.errors import InputError, MissingExtraError, TrtdxError
 from trtdx.formats.onnx.module_names import known_modules
@@ -111,6 +111,7 @@ def compare(
         progress: told in words what is being done.
     """
     specs = plan.sides or (parse_side(host, plan.reference), parse_side(host, plan.candidate))
+    check_question(plan.question, specs)
     with ExitStack() as stack:
         for known, nameless in (specs[::-1], specs):
             stack.enter_context(known_modules(nameless.path, modules_by_weights(known, nameless)))
@@ -249,7 +250,7 @@ class _Comparison:
         )
 
     def _collect_divergences(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[ReachedDivergence]:
-        """Return the first wrong place with its finding; past one that is tolerated it goes on, the gravest first."""
+        """Return the first wrong place with its finding; past a tolerated one the search goes on. The most severe comes first."""
         divergences: list[ReachedDivergence] = []
         explained: set[tuple[int, str]] = set()
         for _ in range(MOST_PLACES):
@@ -271,15 +272,19 @@ class _Comparison:
             located = self._locate_first(judged, runs, sure=tolerance is None and not explained)
             if located.where is None or located.first is None:
                 return self._sort_by_severity(divergences) if divergences else [self._no_divergence(located)]
-            divergences.append(self._explain_divergence(located, runs))
-            finding = divergences[-1].finding
+            reached = self._explain_divergence(located, runs)
+            finding = reached.finding
+            if finding is None or all(
+                finding.message != known.finding.message for known in divergences if known.finding
+            ):
+                divergences.append(reached)  # else another tensor of the same mistake
             if finding is None or finding.severity is Severity.ERROR or tolerance is not None:
                 break
             explained |= find_same_kind_errors(judged, located.first) | {(located.where.step, located.where.tensor)}
         return self._sort_by_severity(divergences)
 
     def _locate_first(self, judged: list[JudgedPair], runs: ReferenceRuns, *, sure: bool) -> FirstDivergence:
-        """Return where it first goes wrong; where nothing inside does and an output is far off all the same, that is wrong."""
+        """Return where it first goes wrong; if nothing inside does and an output is still far off, that output."""
         located = locate_first_divergence(judged, self.reference, self.candidate, runs=runs, align=_aligned_pairs)
         if located.where is not None or not sure:
             return located
@@ -290,7 +295,7 @@ class _Comparison:
         return locate_first_divergence(alarmed, self.reference, self.candidate, runs=runs, align=_aligned_pairs)
 
     def _sort_by_severity(self, divergences: list[ReachedDivergence]) -> list[ReachedDivergence]:
-        """Return what was found, the gravest first; where all of it is tolerated, the first is an error if the answer changes."""
+        """Return the divergences, most severe first; if all are tolerated, the first is an error if the answer changes."""
         first = divergences[0]
         if first.finding is not None and all(divergence.badness < Severity.ERROR.badness for divergence in divergences):
             answers = count_changed_answers(first.located.judged, self.reference, self.candidate)
@@ -413,6 +418,3 @@ def working_folder(keep: str) -> Iterator[Path]:
                 raise
             fix = f"free some space in {Path(folder).parent}, or name a folder with room: --keep DIR"
             raise CaptureError(err.message, fix=fix) from err  # what is there is removed: nothing to go on with
-
-
-__all__ = ["ComparisonPlan", "ComparisonQuestion", "SideSpec", "TensorMapping", "compare", "working_folder"]

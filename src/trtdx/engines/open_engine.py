@@ -12,8 +12,6 @@ from trtdx.words import abbreviate_list
 if TYPE_CHECKING:
     from trtdx.engines.engine import Engine
 
-ENGINES = ("torch", "onnxruntime", "tensorrt")
-
 
 class EngineOptions(NamedTuple):
     """How a model is computed; an engine takes from it what it knows."""

@@ -102,7 +102,7 @@ JSON_TYPE_NAMES = {
 
 
 def encoding_fault(data: bytes) -> str:
-    """Return why Python's json refuses a file that can be read otherwise; "" where it does not."""
+    """Return why Python's json refuses a file that can be read otherwise; "" if it does not."""
     if data.startswith(b"\xef\xbb\xbf"):
         return "begins with a byte-order mark, at which Python's json stops"
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):

@@ -12,7 +12,7 @@ from trtdx.errors import InputError, TrtdxError
 from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from trtdx.host import Host
 
@@ -29,6 +29,8 @@ _BINARY_MAGIC = (
     b"\x80\x04",
 )  # fmt: skip
 _MAX_EXPANDED_BYTES = 64 << 30  # a hostile archive ends somewhere
+_MAX_EXPANSION = 2000  # the most repetitive real logs stay below 1000
+_FREE_EXPANSION_BYTES = 64 << 20
 _SLICE_BYTES = 1024
 _HEAD_BYTES = 64
 TERMINAL_ESCAPE = re.compile(
@@ -69,12 +71,16 @@ def _raw_blocks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
 
 
 def _unpack_bounded(raw: Iterator[bytes], packing: str, path: str) -> Iterator[bytes]:
-    total = 0
+    total, counted = 0, _CountedBlocks(raw)
     try:
-        for block in _decompress_members(raw, packing):
+        for block in _decompress_members(counted, packing):
             total += len(block)
             if total > _MAX_EXPANDED_BYTES:
                 raise InputError(f"{path} expands to more than {_MAX_EXPANDED_BYTES >> 30} GiB; the rest was not read")
+            if total > _FREE_EXPANSION_BYTES and total > _MAX_EXPANSION * counted.total:
+                raise InputError(
+                    f"{path} expands to more than {_MAX_EXPANSION} times its size, as no log does; the rest was not read"
+                )
             yield block
     except TrtdxError:
         raise
@@ -82,24 +88,48 @@ def _unpack_bounded(raw: Iterator[bytes], packing: str, path: str) -> Iterator[b
         raise InputError(f"{path} is damaged or cut off after {total} bytes: {err}") from err
 
 
-def _decompress_members(raw: Iterator[bytes], packing: str) -> Iterator[bytes]:
+class _CountedBlocks:
+    """Blocks, and how many bytes of them were taken."""
+
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks, self.total = blocks, 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for block in self._blocks:
+            for at in range(0, len(block), _SLICE_BYTES):  # little at a time: zlib and zstd expand it at once
+                self.total += len(block[at : at + _SLICE_BYTES])
+                yield block[at : at + _SLICE_BYTES]
+
+
+def _decompress_members(raw: Iterable[bytes], packing: str) -> Iterator[bytes]:
     """Yield what the members of a compressed stream hold; a stream without an end raises EOFError."""
     new = _decompressor_factory(packing)
     unpacker, ended, gathered = new(), False, b""
-    for data in _slice_blocks(raw):
+    for data in raw:
         left = data
         while left:
             if ended:  # another member follows
                 unpacker = new()
-            gathered += unpacker.decompress(left)
+            for part in _expand_bounded(unpacker, left):
+                gathered += part
+                if len(gathered) >= BLOCK_BYTES:
+                    yield gathered
+                    gathered = b""
             ended = unpacker.eof
             left = unpacker.unused_data if ended else b""
-        if len(gathered) >= BLOCK_BYTES:
-            yield gathered
-            gathered = b""
     yield gathered
     if not ended:
         raise EOFError("the compressed stream has no end")
+
+
+def _expand_bounded(unpacker: Any, data: bytes) -> Iterator[bytes]:
+    """Yield what data expands to, a block at a time where the library can (a kibibyte of bz2 holds gigabytes)."""
+    if not hasattr(unpacker, "needs_input"):
+        yield unpacker.decompress(data)
+        return
+    yield unpacker.decompress(data, BLOCK_BYTES)
+    while not unpacker.eof and not unpacker.needs_input:
+        yield unpacker.decompress(b"", BLOCK_BYTES)
 
 
 def _decompressor_factory(packing: str) -> Callable[[], Any]:
@@ -111,12 +141,6 @@ def _decompressor_factory(packing: str) -> Callable[[], Any]:
         return bz2.BZ2Decompressor
     zstandard = import_optional("zstandard", extra="zstd", purpose="read .zst files")
     return lambda: zstandard.ZstdDecompressor().decompressobj()
-
-
-def _slice_blocks(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield little at a time, so that hostile data expands to tens of mebibytes at once and not to more."""
-    for block in blocks:
-        yield from (block[at : at + _SLICE_BYTES] for at in range(0, len(block), _SLICE_BYTES))
 
 
 class LineBlock(NamedTuple):

@@ -76,7 +76,8 @@ def _build_documents(builder: _YamlBuilder, data: bytes) -> None:
 
 
 def _yaml_events(data: bytes) -> Iterator[Any]:
-    return yaml.parse(data, Loader=YAML_LOADER)  # type: ignore[no-any-return]
+    events: Iterator[Any] = yaml.parse(data, Loader=YAML_LOADER)
+    return events
 
 
 def _render_yaml_error(err: yaml.MarkedYAMLError) -> str:

@@ -170,11 +170,14 @@ def _report_sections(
     host: Host, deployment: Deployment, question: InspectQuestion, shape_logs: list[ShapeLog]
 ) -> Iterator[Section]:
     from trtdx.inspect.sections.overview import overview_section
+    from trtdx.inspect.sections.provenance import provenance_sections
     from trtdx.inspect.sections.show_sections import sections_to_show
     from trtdx.inspect.shapes.tables import shape_tables
 
     shown = [artifact for artifact in deployment.artifacts if artifact.kind not in VIRTUAL_KINDS]
     yield from map(overview_section, shown)
+    for artifact in shown:
+        yield from provenance_sections(host, artifact)
     yield from sections_to_show(host, deployment, list(question.shown_sections))
     yield from _answer_sections(deployment, show_all=not {"shapes", "all"}.isdisjoint(question.shown_sections))
     for log in shape_logs:

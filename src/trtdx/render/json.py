@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
 from trtdx.model import Report
 
+# Legal in JSON, and still able to drive or mislead the terminal it is printed on.
+_TERMINAL_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
 
 def render_json(report: Report, *, one_line: bool = False) -> str:
-    return msgspec.json.format(msgspec.json.encode(report), indent=-1 if one_line else 2).decode() + "\n"
+    text = msgspec.json.format(msgspec.json.encode(report), indent=-1 if one_line else 2).decode() + "\n"
+    return _TERMINAL_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def report_from_json(text: str | bytes) -> Report:

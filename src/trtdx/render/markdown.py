@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.render.table import cell_text
-from trtdx.render.text import confidence_words, printable_text, read_in_words, unjudged_in_words
+from trtdx.render.text import confidence_words, printable_text, ranks_in_words, read_in_words, unjudged_in_words
 from trtdx.version import __version__
 
 if TYPE_CHECKING:
@@ -47,12 +47,14 @@ def _render_section(section: Section) -> str:
 
 def _render_finding_parts(finding: Finding) -> Iterator[str]:
     yield f"### {finding.severity.value}[{finding.code}]: {_escape_text(finding.message)}"
+    if finding.ranks:
+        yield f"**To blame:** {ranks_in_words(finding.ranks)}"
     if finding.evidence:
         yield _render_fence("\n".join(f"{evidence.where}: {evidence.text}" for evidence in finding.evidence), "text")
     if finding.why:
         yield f"**Why:** {_escape_text(finding.why.strip())}"
     for number, fix in enumerate(finding.fixes):
-        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_escape_text(fix.text.removeprefix('or '))}"
+        yield f"**{'Fix' if number == 0 else 'Or'}** ({fix.stage.value}): {_escape_text(fix.statement)}"
         if fix.command:
             yield _render_fence(fix.command, fix.lang)
     if finding.verify:

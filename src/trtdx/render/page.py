@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.render.text import WIDTH
-from trtdx.rule import ARTIFACT_EXAMPLES, LOG_EXAMPLES
+from trtdx.rule import EXAMPLE_SECTIONS
+from trtdx.words import describe_holds_for
 
 if TYPE_CHECKING:
     from trtdx.rule import Rule
@@ -21,10 +22,10 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     front = rule.front
     head = f"{front.code} {front.slug}: {front.severity.value} at the {front.stage.value} stage"
     if front.holds_for:
-        head += f", TensorRT-LLM {front.holds_for}"
+        head += f", {describe_holds_for(front.holds_for)}"
     if front.retired:
         head += f"; retired in {front.retired}" + (f", see {front.replaced_by}" if front.replaced_by else "")
-    body = (rule.body if details else without_examples(rule.body)) + _render_sources(rule)
+    body = _with_commands(rule, rule.body if details else without_examples(rule.body)) + _render_sources(rule)
     if not color and width is None:
         return f"{head}\n\n{body}"
     from rich.console import Console
@@ -37,6 +38,18 @@ def render_page(rule: Rule, *, color: bool, width: int | None, details: bool = F
     return stream.getvalue()
 
 
+def _with_commands(rule: Rule, body: str) -> str:
+    """Return a page's text with the commands of its fixes below what to do."""
+    rows: list[str] = []
+    for fix in rule.front.fix:
+        rows.append(f"- {fix.stage.value}: {fix.statement}")
+        rows += ["", *(f"      {line}" for line in (fix.command or "").splitlines()), ""] if fix.command else []
+    if not rows or "## How to verify" not in body:
+        return body
+    before, heading, after = body.partition("## How to verify")
+    return before + "\n".join(["## Commands", *rows]).rstrip() + "\n" + heading + after
+
+
 def _render_sources(rule: Rule) -> str:
     """Return where the page's claims were read, and when that was last done."""
     rows = [f"- {place}" for place in rule.front.source]
@@ -46,5 +59,5 @@ def _render_sources(rule: Rule) -> str:
 
 def without_examples(body: str) -> str:
     """Return a page's text without the sections that hold what it is tested with."""
-    names = "|".join((*LOG_EXAMPLES, *ARTIFACT_EXAMPLES))
+    names = "|".join(EXAMPLE_SECTIONS)
     return re.sub(rf"(?ms)^## (?:{names})[ \t]*\n.*?(?=^## |\Z)", "", body).rstrip() + "\n"

@@ -10,7 +10,7 @@ from trtdx.render.table import table_lines
 from trtdx.words import abbreviate_list, format_bytes, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trtdx.model import Finding, Fix, ReleaseEstimate, Report, Section, Summary
 
@@ -73,6 +73,8 @@ def _section_lines(section: Section, paint: _Paint, details: bool) -> Iterator[s
 def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[str]:
     head = paint(f"{finding.severity.value}[{finding.code}]", finding.severity.value, "bold")
     yield f"{head}: {paint(printable_text(finding.message), 'bold')}"
+    if finding.ranks:
+        yield paint(f"   = to blame: {ranks_in_words(finding.ranks)}", "dim")
     evidence = finding.evidence if details else finding.evidence[:_SHOWN_EVIDENCE]
     for item in evidence:
         yield f"  {paint('-->', 'dim')} {printable_text(item.where)}: {printable_text(item.text) if details else _clip_text(item.text)}"
@@ -95,7 +97,7 @@ def _finding_lines(finding: Finding, paint: _Paint, details: bool) -> Iterator[s
 
 def _fix_lines(fix: Fix, label: str, paint: _Paint) -> Iterator[str]:
     spoken = _SPOKEN.get(fix.lang, "") if fix.command else ""
-    yield from _wrap_label(label, f"[{fix.stage.value}] {fix.text.removeprefix('or ')}{spoken}", paint.width)
+    yield from _wrap_label(label, f"[{fix.stage.value}] {fix.statement}{spoken}", paint.width)
     if fix.command:
         for line in printable_text(fix.command, lines=True).splitlines():
             yield f"       {paint(line, 'command')}"
@@ -185,6 +187,11 @@ def read_in_words(summary: Summary) -> list[str]:
     if summary.lines_read or summary.bytes_read:
         parts += [format_count(summary.lines_read, "line"), format_bytes(summary.bytes_read)]
     return parts + ([format_count(len(summary.ranks), "rank")] if summary.ranks else [])
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Return the ranks to blame as a reader says them: "rank 3", "ranks 1, 2"."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {abbreviate_list(ranks, 16)}"
 
 
 def confidence_words(confidence: float) -> str:

@@ -192,9 +192,11 @@ def _parse_port(port: str, text: str) -> Port:
 def _check_path(path: str) -> str:
     for inside in re.findall(r"\[([^\]]*)\]", path):
         if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*|-?\d*:-?\d*", inside):
-            raise InputError(f"[{inside}] in {path!r} is not a choice of indices", fix="write [0,-1] or [2:5]")
+            raise InputError(f"[{inside}] in {path!r} does not select layers by index", fix="write [0,-1] or [2:5]")
     if re.search(r"\][^.\[]", path):
-        raise InputError(f"after a choice of indices in {path!r} comes a dot", fix="write layers[0,-1].mlp")
+        raise InputError(
+            f"indices in {path!r} are followed by something other than a dot", fix="write layers[0,-1].mlp"
+        )
     if path.count("[") != path.count("]"):
         raise InputError(f"a bracket in {path!r} is not closed")
     return path

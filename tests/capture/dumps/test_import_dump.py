@@ -398,7 +398,7 @@ def test_exports_refuse_to_guess(tmp_path):
             export_capture(capture, str(tmp_path / "y.npz"), [next(capture.records())])
         done = export_capture(capture, str(tmp_path / "x.npz"))
         assert done.notes == ("1 tensor with statistics only",)
-        with pytest.raises(InputError, match="is there already"):
+        with pytest.raises(InputError, match="already exists"):
             export_capture(capture, str(tmp_path / "x.npz"))
     assert zipfile.ZipFile(tmp_path / "x.npz").namelist() == ["x.npy", "x#2.npy"]
 

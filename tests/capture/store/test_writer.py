@@ -155,7 +155,7 @@ def test_more_layouts_than_are_remembered(tmp_path):
 
 def test_nothing_is_overwritten_and_what_stopped_the_run_is_what_is_raised(tmp_path):
     small_capture(tmp_path / "c")
-    with pytest.raises(CaptureError, match="is there already") as caught:
+    with pytest.raises(CaptureError, match="already exists") as caught:
         CaptureWriter(tmp_path / "c", CaptureHeader())
     assert "resume" in caught.value.fix
 

@@ -482,3 +482,36 @@ def test_an_effort_is_a_word_or_seconds(text, seconds):
 def test_another_effort_is_refused(text):
     with pytest.raises(InputError):
         parse_effort(text)
+
+
+def test_one_tolerated_mistake_that_several_tensors_show_is_one_finding():
+    """A layer hands on its result and its attention weights: both are off because of one softmax."""
+    import trtdx
+    from trtdx.testing.tiny_models import replace_attention
+
+    reference, candidate = decoder("llama"), decoder("llama")
+
+    def attend(eager, module, query, key, value, mask, scaling, **more):
+        key, value = (states.repeat_interleave(2, 1) for states in (key, value))
+        weights = torch.softmax((query @ key.transpose(2, 3) * scaling + mask).bfloat16(), -1).float()
+        return (weights @ value).transpose(1, 2), weights
+
+    replace_attention(candidate.model.layers[1].self_attn, attend)
+    (finding,) = trtdx.compare(reference, candidate, tokens=list(QUESTION.prompts[0])).findings
+    assert finding.code == "DX974"
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
+def test_a_live_model_without_a_second_kind_of_attention_is_compared_all_the_same(kind):
+    import trtdx
+
+    reference, candidate = decoder(kind), decoder(kind)
+    with torch.no_grad():
+        candidate.get_submodule(f"{A}.q_proj").weight.mul_(1.5)
+    assert trtdx.compare(reference, candidate, tokens=list(QUESTION.prompts[0])).findings[0].code == "DX948"
+
+
+def test_weights_whose_zero_point_was_left_out_are_told_by_their_offset():
+    assert changed(lambda own: own + 0.2).code == "DX950"
+    assert changed(lambda own: own + torch.linspace(0.1, 0.4, 6)[:, None]).code == "DX950"
+    assert changed(lambda own: own + 0.2 * torch.randn(own.shape)) is None

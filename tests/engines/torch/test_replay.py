@@ -129,7 +129,7 @@ def test_a_module_called_twice_is_replayed_as_the_call_that_is_asked_for():
         ("layers.1", {"in": np.ones((1, 12, 31), np.float32)}, {}, r"layers.1.* cannot be computed"),
         ("layers.1", {}, {"step": 1}, "which needs what was in the cache"),
         ("layers.1", {}, {"call": 1}, "is called 1 time; there is no call 1"),
-        ("layers.1", {"past.0.key": np.ones((1, 2, 3, 8), np.float32)}, {}, "what was in the cache is not given: past.1"),
+        ("layers.1", {"past.0.key": np.ones((1, 2, 3, 8), np.float32)}, {}, "the cache's contents are missing: past.1"),
     ],
 )  # fmt: skip
 def test_replays_that_cannot_be(llama, scope, change, more, told):

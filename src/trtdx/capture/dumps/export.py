@@ -48,7 +48,7 @@ def export_capture(capture: Capture, path: str, records: Iterable[TensorRecord] 
     if write is None:
         raise InputError(f"{path} is neither .npz nor .safetensors")
     if target.exists():
-        raise InputError(f"{path} is there already", fix="name a new file")
+        raise InputError(f"{path} already exists", fix="name a new file")
     every = list(capture.records() if records is None else records)
     with_values = [record for record in every if record.kept]
     if not with_values:

@@ -112,7 +112,7 @@ class TokenPositions(NamedTuple):
         return sorted({column for column in columns if 0 <= column < self.length})
 
     def axis_in(self, shape: Sequence[int]) -> int | None:
-        """Return the axis along which the tokens lie, by its length; none where nothing has it."""
+        """Return the axis along which the tokens lie, by its length; None if nothing has it."""
         return next((axis for axis in _LIKELY_AXES if axis < len(shape) and shape[axis] == self.length), None)
 
 

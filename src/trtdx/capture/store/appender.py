@@ -162,7 +162,7 @@ def _open_locked(path: Path, *, fresh: bool) -> int:
     try:
         file = os.open(path, flags, 0o666)
     except FileExistsError as err:
-        raise CaptureError(f"{path} is there already", fix="name a new folder, or resume that capture") from err
+        raise CaptureError(f"{path} already exists", fix="name a new folder, or resume that capture") from err
     except OSError as err:
         raise CaptureError(f"cannot write {path}: {err.strerror or err}") from err
     try:

@@ -237,7 +237,7 @@ class Capture:
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """What is missing, in words; nothing where every rank's capture was closed."""
+        """What is missing, in words; empty if every rank's capture was closed."""
         problems = []
         for rank, files in self._ranks.items():
             name = disk.index_name(rank)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Alignment(NamedTuple):
-    """What is which."""
+    """Which tensor of one side is which of the other."""
 
     pairs: list[TensorPair]  # in the reference's data-flow order
     unmatched: list[UnmatchedTensor]
@@ -146,7 +146,7 @@ class _Aligner:
         return value_check.pair_value_error(pair, self._reference.capture, self._candidate.capture)
 
     def _is_wrong_border(self, match: NameMatch, pair: TensorPair) -> bool:
-        """Whether a border that is a guess proves to be another tensor by its values."""
+        """Whether the values show that a guessed module border is another tensor."""
         names = pair.reference.first.place, pair.candidate.first.place
         guessed = [
             f"{place.path}:{place.port}" in borders
@@ -158,7 +158,7 @@ class _Aligner:
         return self._pair_error(pair) > value_check.GOOD
 
     def _confirm_layout(self, match: NameMatch, pair: TensorPair) -> TensorPair:
-        """Look whether values fit a layout that was told by names and shapes; say so where only another one does."""
+        """Check a layout derived from names and shapes against the values, and say so if only another one fits."""
         aligned = pair.candidate, pair.reference
         plain = not any(
             tensor.join == "concatenate -1" or any(map(_is_fused_part, tensor.changes)) for tensor in aligned
@@ -199,7 +199,7 @@ class _Aligner:
         return layouts
 
     def _last_comparable_step(self) -> int | None:
-        """Return the last comparable step by the tokens that both sides chose, where their inputs were not captured."""
+        """Return the last comparable step, from the tokens that both sides chose, if their inputs were not captured."""
         if self._token_matching.known and not self._token_matching.assumed:
             return None
         apart = first_different_step(self._sides[0].step_tokens(), self._sides[1].step_tokens())
@@ -236,7 +236,7 @@ class _Aligner:
         return matches
 
     def _value_error(self, reference: NamedTensor, candidate: NamedTensor) -> float:
-        """Return how far two tensors are apart that no name puts together."""
+        """Return the difference of two tensors that no name matches."""
         pair = self._pair_builder.build(NameMatch(reference.name, candidate.name, "shape and order"), reference.step)
         return self._pair_error(pair) if isinstance(pair, TensorPair) else float("inf")
 

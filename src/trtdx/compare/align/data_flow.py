@@ -53,7 +53,7 @@ class DataFlow:
         return self._by_module.get((step, path, "in"), [])
 
     def passed_on_from(self, pair: TensorPair) -> TensorPair | None:
-        """Return the tensor that a pair is the very same as, further up: a layer's input is the output before it."""
+        """Return the earlier tensor that a pair is identical to: a layer's input is the previous layer's output."""
         first = self._by_hash.get((pair.step, pair.reference.first.statistics.hash))
         return first if first is not None and self.order_of(first) < self.order_of(pair) else None
 
@@ -79,7 +79,7 @@ class DataFlow:
 
 
 def cache_part(pair: TensorPair) -> str:
-    """Return which part of the cache a pair is, "3.key"; "" where it is none."""
+    """Return which part of the cache a pair is, "3.key"; "" if it is none."""
     name = pair.name.removeprefix(":out.").removesuffix(":new")
     return cache_key(name) if name.startswith(("present", "past")) else ""
 

@@ -68,7 +68,7 @@ class FusedLayout(NamedTuple):
         return LayoutChange(f"regroup {self.text}", apply)
 
     def shard_layout(self, ranks: int) -> FusedLayout | None:
-        """Return how one of several shards is divided; none where it cannot be."""
+        """Return how one of several shards is divided; None if it cannot be."""
         if self.groups > 1:
             return FusedLayout(self.groups // ranks, self.parts) if self.groups % ranks == 0 else None
         if any(width % ranks for _, width in self.parts):
@@ -76,7 +76,7 @@ class FusedLayout(NamedTuple):
         return FusedLayout(1, tuple((name, width // ranks) for name, width in self.parts))
 
     def other_orders(self) -> list[FusedLayout]:
-        """Return the same parts in other orders, to say so where the values fit one of them."""
+        """Return the same parts in other orders, to be reported if the values fit one of them."""
         import itertools
 
         return [FusedLayout(self.groups, order) for order in itertools.permutations(self.parts) if order != self.parts]
@@ -169,7 +169,7 @@ class FusedLayouts:
         return share
 
     def joined_shards(self, side: int, name: str, count: int) -> FusedLayout | None:
-        """Return the layout of fused shards side by side; none where they are not fused, or need no regrouping."""
+        """Return the layout of fused shards side by side; None if they are not fused, or need no regrouping."""
         _, names, _ = self._sides[side]
         meaning = names.meanings[name]
         if meaning.port != "out" or not any(meaning.role.endswith(f".{key}") for key in FUSED_PARTS):

@@ -48,7 +48,7 @@ _HEADS_LIKELY = re.compile(r"mask|score|weights|key|value|cache|past|present", r
 
 
 class LayoutFit(NamedTuple):
-    """What brings two tensors to the same rows."""
+    """The changes of layout that give two tensors the same rows."""
 
     reference_changes: tuple[LayoutChange, ...] = ()
     candidate_changes: tuple[LayoutChange, ...] = ()
@@ -220,7 +220,7 @@ def features_per_token(shape: tuple[int, ...], form: str) -> int:
 
 
 def _batch_changes(form: str, shape: tuple[int, ...], step_tokens: StepTokens) -> tuple[LayoutChange, ...]:
-    """Return what brings a tensor to [sequences, tokens, ...]."""
+    """Return the changes that bring a tensor to [sequences, tokens, ...]."""
     axes = list(range(len(shape)))
     if form in _BY_HEADS:
         return (transpose_change(0, 2, 1, *axes[3:]),)
@@ -240,7 +240,7 @@ def fit_tokens(
     candidate_form: str,
     step_tokens: tuple[StepTokens, StepTokens],
 ) -> LayoutFit:
-    """Return what brings two tensors that hold tokens to the same rows; the columns are not looked at."""
+    """Return the changes that bring two tensors with tokens to the same rows; columns are ignored."""
     if reference_form == candidate_form and reference_form in _AXES:
         return LayoutFit((), (), _AXES[reference_form])
     return LayoutFit(
@@ -258,7 +258,7 @@ def squeezed_shape(shape: Sequence[int]) -> tuple[int, ...]:
 def fit_shapes(
     reference_shape: tuple[int, ...], candidate_shape: tuple[int, ...], *, weight: bool = False
 ) -> LayoutFit | None:
-    """Return what brings two tensors without tokens to the same shape; none where nothing that is sure does."""
+    """Return the changes that bring two tensors without tokens to the same shape; None if none is certain."""
     if reference_shape == candidate_shape:
         return LayoutFit()
     if squeezed_shape(reference_shape) == squeezed_shape(candidate_shape):

@@ -1,4 +1,4 @@
-"""Which module a node is, where its file does not tell: the one whose weight it has.
+"""Which module a node belongs to if its file does not say: the one whose weight it uses.
 
 Quantisers, optimisers and ONNX Runtime itself write files whose nodes have no names of modules. The weight stays what it
 was: integers go with the weight they were made of, whatever their scale and zero point, and a few channels are enough to
@@ -47,7 +47,7 @@ class WeightSample(NamedTuple):
 
 
 def modules_by_weights(known: SideSpec, nameless: SideSpec) -> dict[str, str]:
-    """Return the module of each node that does not tell it, by what it makes; none where nothing can be looked at.
+    """Return the module of each node without a module name, by its output; empty if no weights can be read.
 
     Args:
         known: a side whose modules have names.
@@ -86,7 +86,7 @@ def _claim_modules(graph: OnnxGraph, left: list[WeightSample], known: list[Weigh
 
 
 def _modules_from_weight_names(graph: OnnxGraph, left: list[WeightSample], known: list[WeightSample]) -> dict[str, str]:
-    """Return the modules that the names of weights tell: "model.norm.weight"; one weight may be of two kinds of module."""
+    """Return the modules that weight names reveal, such as "model.norm.weight"; a tied weight belongs to two modules."""
     modules = {(sample.kind, sample.name) for sample in known}
     kinds = {sample.name: sample.kind for sample in left}
     named = {}
@@ -102,7 +102,7 @@ def _modules_from_weight_names(graph: OnnxGraph, left: list[WeightSample], known
 def _modules_by_elimination(
     graph: OnnxGraph, left: list[WeightSample], known: list[WeightSample], claimed: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the products that must be a module because no other is left in their layer."""
+    """Return the products that must be a module because it is the only one left in their layer."""
     if not left or not claimed:
         return {}
     numbers = {str(node.outputs[0].name): at for at, node in enumerate(graph.nodes) if node.outputs}
@@ -139,7 +139,7 @@ def _layer_in_scope(scope: Iterable[str]) -> str:
 
 
 def _module_of_weight(weight: WeightSample, known: list[WeightSample]) -> str:
-    """Return the module that has a weight; "" where none or several have."""
+    """Return the module that has a weight; "" if none or several have."""
     alike = [sample for sample in known if sample.kind == weight.kind and sample.shape == weight.shape]
     if weight.kind == VECTOR:
         size = float(np.abs(weight.channels).max(initial=0.0)) or 1.0
@@ -203,7 +203,7 @@ def _weight_input(node: Any) -> Any:
 
 
 def _sample_node_weight(graph: OnnxGraph, node: Any, name: str, value: Any) -> WeightSample | None:
-    """Return the weight of a node; none where it has none that could be told from others."""
+    """Return the weight of a node; None if it has none that could be told from others."""
     kind = KINDS.get(node.op_type, PRODUCT)
     if node.op_type == "MatMulNBits":
         rows = _dequantise_blocks(node)
@@ -228,7 +228,7 @@ def _sample_node_weight(graph: OnnxGraph, node: Any, name: str, value: Any) -> W
 
 
 def _constant_behind(graph: OnnxGraph, value: Any, depth: int = 0) -> Any:
-    """Return a constant, also behind what changes its type or turns it; integers as they are."""
+    """Return the constant behind a value, also through casts and transposes; integers as they are."""
     if value.const_value is not None:
         return value.const_value.numpy()
     at = graph.producers.get(value)

@@ -1,4 +1,4 @@
-"""Names of two sides put together: by name, by scope, by structure, and what is left by shape, order and values."""
+"""Matches the names of two sides: by name, by scope, by structure, and the rest by shape, order and values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SideNames:
 
 
 def match_names(reference: SideNames, candidate: SideNames, mapped: dict[str, NameMatch | None]) -> list[NameMatch]:
-    """Return the matches that names tell, in no order.
+    """Return the matches that follow from names, in no order.
 
     What the user's mapping says stands: none is for a tensor that is to be left out.
     """
@@ -156,7 +156,7 @@ def _match_merged_calls(calls: Calls, other_calls: Calls) -> dict[str, str]:
 
 
 def _best_first(scores: Iterable[tuple[Any, ...]]) -> dict[int, int]:
-    """Return which is put with which, the best of what is left first; the last two of a score are their numbers."""
+    """Return the pairs in order of score, the best remaining first; the last two items of a score are their indices."""
     order: dict[int, int] = {}
     for *_, first, second in sorted(scores):
         if first not in order and second not in order.values():
@@ -309,7 +309,7 @@ def _match_fused_parts(reference: SideNames, candidate: SideNames, done: set[str
 def match_by_values(
     reference: Iterable[NamedTensor], candidate: list[NamedTensor], error: ErrorMeasure
 ) -> list[NameMatch]:
-    """Return matches of what no name tells, by shape, order and nearly the same values.
+    """Return matches of tensors without a matching name, by shape, order and nearly equal values.
 
     The error of two tensors is relative, and infinite where nobody can tell.
     """
@@ -333,7 +333,7 @@ def match_by_values(
 
 
 def _is_worth_comparing(one: NamedTensor, other: NamedTensor) -> bool:
-    """Whether values are worth a look: statistics are near; with other padding only the largest magnitude can be."""
+    """Whether values are worth comparing: their statistics are close; with different padding only the largest magnitude counts."""
     if squeezed_shape(one.shape) == squeezed_shape(other.shape):
         return 1 - statistics_similarity(one, other) < CLOSE
     mine, their = one.records[0].statistics.absmax, other.records[0].statistics.absmax

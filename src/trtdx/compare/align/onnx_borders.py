@@ -1,4 +1,4 @@
-"""Module borders of an ONNX graph that are guesses, because an optimiser put a node there that names no module.
+"""Module borders of an ONNX graph that are guesses, because an optimiser left a node there that names no module.
 
 A fused node may hold the end of one module and the beginning of the next. Which tensors enter and leave is then guessed
 from the nodes around it, and only values can tell whether the guess is right.

@@ -69,7 +69,7 @@ def rows_of_pair(pair: TensorPair, reference: Capture, candidate: Capture) -> tu
 
 
 def row_tokens(pair: TensorPair) -> list[TokenPosition]:
-    """Return the token of each row, its position counted without padding; none where tokens are not known."""
+    """Return the token of each row, its position counted without padding; empty if tokens are not known."""
     if pair.tokens is None:
         return []
     both = zip(pair.tokens.sequence.tolist(), pair.tokens.position.tolist(), strict=True)

@@ -40,7 +40,7 @@ def rank_contents(records: Sequence[TensorRecord], widths: Sequence[int]) -> Ran
 
 
 def plan_join(ranks: RankContents, width: int, *, partial: bool, trims: bool) -> ShardJoin | None:
-    """Return how ranks make a tensor of a width; none where they do not.
+    """Return how the ranks' shards join into a tensor of this width; None if they do not.
 
     Each rank may hold a `partial` sum. What is wider is padded where it `trims`: a vocabulary.
     """
@@ -60,14 +60,14 @@ def plan_join(ranks: RankContents, width: int, *, partial: bool, trims: bool) ->
 
 
 def usual_rank(hashes: Sequence[str]) -> int:
-    """Return the first rank of those that most agree with."""
+    """Return the first rank of the largest group of ranks that hold the same content."""
     return hashes.index(Counter(hashes).most_common(1)[0][0])
 
 
 def plan_joins(
     reference: RankContents, candidate: RankContents, *, partial: bool, trims: bool
 ) -> tuple[ShardJoin, ShardJoin] | None:
-    """Return how the ranks of both sides make tensors of the same width."""
+    """Return how the shards of each side join into tensors of the same width."""
     full = [reference.widths[0], sum(reference.widths), candidate.widths[0], sum(candidate.widths)]
     if len(reference.widths) > 1 and not reference.are_copies and not partial:
         full = [full[1], full[0], *full[2:]]
@@ -82,7 +82,7 @@ def plan_joins(
 
 
 def odd_ranks(records: Sequence[TensorRecord]) -> list[TensorRecord]:
-    """Return one record of each content that is not the usual one."""
+    """Return one record for each distinct content that differs from the majority's."""
     hashes = [record.statistics.hash for record in records]
     usual = hashes[usual_rank(hashes)]
     odd: dict[str, TensorRecord] = {}
@@ -93,7 +93,7 @@ def odd_ranks(records: Sequence[TensorRecord]) -> list[TensorRecord]:
 
 
 def shard_axis(whole_shape: tuple[int, ...], shard_shapes: Sequence[tuple[int, ...]]) -> int | None:
-    """Return the axis along which shards of a tensor without tokens, a weight, make the whole one."""
+    """Return the axis along which the shards of a weight (a tensor without tokens) concatenate."""
     if any(len(shape) != len(whole_shape) for shape in shard_shapes):
         return None
     for axis, size in enumerate(whole_shape):

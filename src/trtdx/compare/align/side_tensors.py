@@ -20,7 +20,7 @@ _LAYER_INDEX = re.compile(rf"((?:^|\.){LAYERS}\.)(\d+)(?=\.|:|$|_)")
 
 
 class NamedTensor(NamedTuple):
-    """A name of a side: where it is, and its records at the first step that has something of it."""
+    """One tensor name of a side: its place, and its records at the first step that has any."""
 
     name: str
     place: Place
@@ -33,7 +33,7 @@ class NamedTensor(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What its elements are: "i", "b" or "f"."""
+        """The kind of its elements: "i" (integer), "b" (boolean) or "f" (floating point)."""
         dtype = self.records[0].layout.dtype
         return "b" if dtype == "bool" else "i" if dtype.startswith(("int", "uint")) else "f"
 
@@ -71,7 +71,7 @@ class SideTensors:
             self.steps[step] = {name: tensors[name] for name in sort_by_data_flow(list(tensors))}
 
     def _find_pipeline_stages(self, layers: int) -> None:
-        """Find out whether the stages of a pipeline number their layers from 0 each."""
+        """Find out whether each pipeline stage numbers its layers from 0."""
         self.offsets: dict[int, int] = {}
         ranks = self.capture.ranks
         counts = {rank: count_layers(place.path for place in self.capture.files(rank).places) for rank in ranks}
@@ -133,7 +133,7 @@ def _offset_layer(name: str, offset: int) -> str:
 
 
 def sort_by_data_flow(names: list[str]) -> list[str]:
-    """Return names in data-flow order: as captured, but the cache where its layer fills it, not where it is handed out.
+    """Return names in data-flow order: as captured, except that a cache stands where its layer fills it, not where it is returned.
 
     It is filled before the attention's values go through its output projection: what enters that, or leaves it where only
     outputs were kept, is the first tensor of the layer that depends on it.

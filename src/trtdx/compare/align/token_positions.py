@@ -44,16 +44,16 @@ class StepTokens(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many tokens, with padding, each sequence of a batch has up to now; 0 where nobody knows."""
+        """How many tokens, padding included, each sequence of a batch has so far; 0 if unknown."""
         return 0 if self.real is None else int(self.real.shape[1])
 
     @property
     def tokens(self) -> int:
-        """How many tokens are no padding."""
+        """How many tokens are not padding."""
         return int((self.position >= 0).sum())
 
     def subset(self, which: str) -> StepTokens:
-        """Return the tokens that a tensor holds: all of the step, the real or last ones, all up to now, or before."""
+        """Return which tokens a tensor holds: all of the step, those without padding, the last ones, all so far, or all before."""
         if which == "last":
             return self.last_tokens()
         if which == "real":
@@ -102,7 +102,7 @@ def collect_step_tokens(side: SideTensors) -> dict[int, StepTokens]:
 
 
 def _embedding_inputs(side: SideTensors, step: int) -> list[str]:
-    """Return the names of what enters embeddings: token ids, where nothing is called so."""
+    """Return the names of tensors that enter embeddings: they are the token ids if no tensor has that name."""
     ends = ("embed_tokens:in", "wte:in", "vocab_embedding:in", "word_embeddings:in", "tok_embeddings:in")
     return [name for name in side.steps[step] if name.endswith(ends)]
 
@@ -142,7 +142,7 @@ def _batch_tokens(side: SideTensors, step: int, ids: Array, counts_before: dict[
 
 
 def _count_before(position_ids: Array | None, counts_before: Array, real: Array) -> Array | int:
-    """Return how many tokens came before those a mask tells of; none where positions say that all are fed again."""
+    """Return how many tokens precede those in a mask; None if positions show that all tokens are fed again."""
     if position_ids is not None and position_ids.shape == real.shape:
         first = np.take_along_axis(position_ids, real.argmax(1)[:, None], 1)
         return np.asarray(first, np.int64)
@@ -199,7 +199,7 @@ class TokenMatching:
     def rows(
         self, step: int, reference_tokens: str = "", candidate_tokens: str = ""
     ) -> tuple[tuple[int, ...], TokenRows] | str:
-        """Return the candidate's steps that hold a step's tokens and the rows of both, or why there are none.
+        """Return the candidate's steps that computed the tokens of this step, with the rows on both sides, or why there are none.
 
         A tensor holds "" the tokens of the step, "real" those without padding, "last" the last of each sequence,
         "history" all up to now, "past" all before.
@@ -223,7 +223,7 @@ class TokenMatching:
         return rows, np.stack([fed.sequence[rows], fed.position[rows]], 1)
 
     def _comparable_tokens(self, fed: StepTokens) -> Array:
-        """Return the rows of tokens that are no padding and before the first that was fed differently."""
+        """Return the rows of tokens that are not padding and come before the first token that was fed differently."""
         limits = np.array([self._comparable_limits.get(int(row), _FAR) for row in fed.sequence])
         return np.flatnonzero((fed.position >= 0) & (fed.position < limits))
 
@@ -254,13 +254,13 @@ class TokenMatching:
         return tuple(used.tolist()), TokenRows(mine, table.row[at], fed.sequence[mine], fed.position[mine])
 
     def _locate_tokens(self, keys: Array, steps: Sequence[int], which: str) -> tuple[TokenTable, Array, Array]:
-        """Return where some tokens are in some steps of the candidate, and which of them are there."""
+        """Return the rows of these tokens in these steps of the candidate, and which of the tokens are present."""
         table = self._token_table(steps, which)
         at = np.minimum(np.searchsorted(table.keys, keys), len(table.keys) - 1)
         return table, at, table.keys[at] == keys
 
     def _candidate_steps(self, step: int, which: str) -> list[tuple[int, ...]] | str:
-        """Return the steps to look in: the one of the same number if it has all of them, else all."""
+        """Return the steps to search: the one with the same number if it has all tokens, otherwise all steps."""
         if which in ("history", "past"):  # where the step's own tokens are, the last of them
             same_step = self.rows(step)
             return same_step if isinstance(same_step, str) else [same_step[0][-1:]]
@@ -287,7 +287,7 @@ class TokenMatching:
         return row if self._renamed_sequences is None else self._renamed_sequences.get(row, -1)
 
     def _match_sequences(self) -> dict[int, int] | None:
-        """Return which of the reference's sequences each of the candidate's is, where their order is another."""
+        """Return which of the reference's sequences each of the candidate's is, if their order differs."""
         reference, candidate = _tokens_by_sequence(self.reference), _tokens_by_sequence(self.candidate)
         if len(reference) == len(candidate) and all(
             _start_alike(reference[row], candidate.get(row, {})) for row in reference
@@ -326,7 +326,7 @@ class TokenMatching:
 
 
 def _start_alike(reference: dict[int, int], candidate: dict[int, int]) -> bool:
-    """Whether two sequences begin with the same tokens, as far as both are known; they may part later."""
+    """Whether two sequences start with the same tokens, as far as both are known; they may diverge later."""
     first = min(reference, default=0)
     shared = sum(candidate.get(at) == token for at, token in reference.items())
     return (
@@ -337,7 +337,7 @@ def _start_alike(reference: dict[int, int], candidate: dict[int, int]) -> bool:
 
 
 def _tokens_by_sequence(tokens_by_step: dict[int, StepTokens]) -> dict[int, dict[int, int]]:
-    """Return the tokens of each sequence by position; of one computed again, the first."""
+    """Return the tokens of each sequence by position; if a position was computed twice, the first token."""
     by_sequence: dict[int, dict[int, int]] = {}
     for step_tokens in tokens_by_step.values():
         for row, at, token in zip(
@@ -352,6 +352,6 @@ def _tokens_by_sequence(tokens_by_step: dict[int, StepTokens]) -> dict[int, dict
 
 
 def first_different_step(reference_tokens: list[list[int]], candidate_tokens: list[list[int]]) -> int | None:
-    """Return after how many steps two generations went on with other tokens; none where they never did."""
+    """Return after how many steps two generations diverged; None if they never did."""
     both = zip(reference_tokens, candidate_tokens, strict=False)
     return next((number for number, (one, other) in enumerate(both) if one != other), None)

@@ -38,7 +38,7 @@ def pair_token_shards(
     candidate: tuple[TensorRecord, ...],
     reference_form: str,
 ) -> TensorPair | None:
-    """Return the pair of a tensor and its tokens on several ranks, or none where they do not make it whole."""
+    """Return the pair of a tensor and its token shards on several ranks; None if the shards do not make it whole."""
     same_step = tokens.rows(step)
     shapes = [record.layout.shape for record in candidate]
     if isinstance(same_step, str) or len(same_step[0]) != 1 or len(candidate) < 2:

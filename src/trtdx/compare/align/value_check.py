@@ -1,4 +1,4 @@
-"""Whether values agree with an alignment: a look at a few rows, never a choice among layouts."""
+"""Checks an alignment against the values of a few rows. It confirms or doubts a layout and never chooses one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST_ORDERS = 24
 
 
 def pair_value_error(pair: TensorPair, reference: Capture, candidate: Capture) -> float:
-    """Return how far the two of a pair are apart in a few rows, relative to the reference; infinite if nobody can tell."""
+    """Return the relative difference of a pair in a few rows; infinite if it cannot be computed."""
     if not pair.has_values:
         return math.inf
     try:
@@ -48,7 +48,7 @@ def relative_distance(one: Array, other: Array) -> float:
 
 
 def other_rank_orders(aligned: AlignedTensor) -> Iterator[tuple[str, AlignedTensor]]:
-    """Yield a tensor of several shards with them in another order, and which."""
+    """Yield a sharded tensor with its shards in other orders, and the order."""
     if not aligned.join.startswith("concatenate") or len({record.step for record in aligned.records}) > 1:
         return
     ranks = [record.rank for record in aligned.records]

@@ -60,7 +60,7 @@ def collect_suspect(
 def _captured_masks(
     path: str, step: int, pairs: Sequence[TensorPair], reference: Side, candidate: Side
 ) -> dict[str, tuple[Array, Array]]:
-    """Return who sees whom on both sides, as it was captured, where both have the same rows."""
+    """Return the captured attention masks of both sides, if they have the same rows."""
     masks = {}
     for pair in pairs:
         one, other = pair.reference.first, pair.candidate.first
@@ -75,7 +75,7 @@ def _is_in_module(name: str, path: str) -> bool:
 
 
 def _is_in_inner_layer(name: str, path: str) -> bool:
-    """Whether a tensor is inside one of the numbered layers that a module holds: there are too many of them."""
+    """Whether a tensor is inside one of the numbered layers of a container module; those are too many to take along."""
     inner = name.partition(":")[0][len(path) + 1 if path else 0 :]
     return any(part.isdigit() for part in inner.split(".")[:-1])
 
@@ -97,7 +97,7 @@ def _cache_before(side: Side, step: int) -> dict[str, Array]:
 
 
 def _prompt_mask(side: Side, step: int) -> Array | None:
-    """Return which tokens of the prompt count, [batch, sequence]; of later steps all do."""
+    """Return which tokens of the prompt are not padding, [batch, sequence]; at later steps all count."""
     if step:
         return None
     masks = [record for record in side.capture.records(step=0, name=PROMPT_MASK) if record.kept]

@@ -1,4 +1,4 @@
-"""The suspect module on the bench: copied in high precision, fed what it was fed, changed, and called again."""
+"""The suspect module under test: copied in high precision, fed its captured inputs, changed, and called again."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class ModuleBench:
         self.truth = self._comparable_outputs(self.run(all_targets=True))
         self.targets = {name: self.targets[name].reshape(self.truth[name].shape) for name in self.truth}
         if not self.targets:
-            raise InputError(f"nothing that leaves {self.path or 'the model'} is given of the candidate")
+            raise InputError(f"no output of {self.path or 'the model'} was captured of the candidate")
         self._counted_rows = {name: self._find_counted_rows(tensor) for name, tensor in self.truth.items()}
         self.target_sizes = {name: self._sum_of_squares(name, tensor) or 1.0 for name, tensor in self.truth.items()}
         self._rounding_noise = self._rounding_noises()
@@ -135,7 +135,7 @@ class ModuleBench:
         return float((finite * finite).sum())
 
     def _tolerated_error(self, name: str) -> float:
-        """Return the error that a tensor may always have: its noise where it is healthy, so that it drowns no other."""
+        """Return the error a tensor is always allowed: its noise if it is healthy, so that it does not drown the others."""
         allowed = HEALTHY_RATIO * self._rounding_noise[name]
         return allowed if self.tensor_error(name, self.truth[name]) <= allowed else 0.0
 
@@ -164,7 +164,7 @@ class ModuleBench:
             self.targets = own_targets
 
     def relative_size(self, outputs: Outputs) -> float:
-        """Return how large outputs are beside the reference's, squared, in the mean."""
+        """Return the mean square of outputs relative to the reference's."""
         sizes = [self._sum_of_squares(name, outputs[name]) / self.target_sizes[name] for name in self.targets]
         return sum(sizes) / len(sizes)
 
@@ -174,7 +174,7 @@ class ModuleBench:
         return 1.0 - left / max(self.residual - self.noise, 1e-300)
 
     def cross_validated_share(self, outputs: Outputs) -> float:
-        """Return the share that outputs explain of every other token, the worse of both halves; 1 where there are too few.
+        """Return the share explained on every other token, the worse of the two halves; 1 if there are too few tokens.
 
         What a search fitted to a few tokens that stand out explains little of the others.
         """
@@ -337,7 +337,7 @@ def _every_other_token(tensor: Tensor, first: int, name: str) -> Tensor | None:
 
 
 def _squared_distance(one: Tensor, other: Tensor, scale: float) -> float:
-    """Return the squared distance; what is not finite in one alone counts as ten times the usual size."""
+    """Return the squared distance; an element that is finite on one side only counts as ten times the usual size."""
     not_finite = ~(torch.isfinite(one) & torch.isfinite(other))
     if not bool(not_finite.any()):
         gap = one - other

@@ -73,7 +73,7 @@ FAMILIES: dict[str, Callable[[ModuleBench], Iterator[Mistake]]] = {
 
 
 class ScoredMistake(NamedTuple):
-    """A hypothesis and how well it does.
+    """A hypothesis and how much it explains.
 
     The right one leaves nothing but rounding, so that it is told from one that explains 99 % by what is left over,
     in decades; a number that was searched must leave less than the others do without one.
@@ -91,7 +91,7 @@ class ScoredMistake(NamedTuple):
 def find_causes(
     suspect: Suspect, *, effort: Effort = NORMAL_EFFORT, untried: list[str] | None = None
 ) -> list[CauseHypothesis]:
-    """Return what explains the difference at a suspect, best first; nothing where there is nothing to explain.
+    """Return what explains the difference at a suspect, best first; empty if there is nothing to explain.
 
     The first is the cause if its share says so (see `degree`), the second the runner-up. `values` tells the numbers
     for the rule's page, and in "alike" the codes that explain as much and cannot be told apart.
@@ -123,7 +123,7 @@ def find_causes(
 
 
 def clear_cause(explanations: Sequence[CauseHypothesis]) -> CauseHypothesis | None:
-    """Return the cause, if one explains most of the difference; one that leaves some must leave far less than the next."""
+    """Return the cause if one explains most of the difference; if it leaves a rest, that must be far less than the next one's."""
     if not explanations or explanations[0].share < PARTLY_SHARE:
         return None
     best = explanations[0]
@@ -134,7 +134,7 @@ def clear_cause(explanations: Sequence[CauseHypothesis]) -> CauseHypothesis | No
 
 
 def explanation_degree(explanations: list[CauseHypothesis]) -> str:
-    """Return "explained", "partly" or "unexplained"."""
+    """Return whether a difference is "explained", "partly" explained or "unexplained"."""
     share = explanations[0].share if explanations else 0.0
     return "explained" if share >= EXPLAINED_SHARE else "partly" if share >= PARTLY_SHARE else "unexplained"
 

@@ -1,4 +1,4 @@
-"""A number that explains most."""
+"""Fits the one number of a hypothesis that explains most of a difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How grave a difference is: whether the answer changes, and numbers that are not finite on both sides."""
+"""How severe a difference is: whether the answer changes, and which numbers are not finite on both sides."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SAME_KIND_FACTOR = 4.0  # times as far off as the first: the same tolerated step
 
 
 class ChangedAnswers(NamedTuple):
-    """How many tokens the candidate would choose otherwise, beyond near ties."""
+    """How many tokens the candidate would choose differently, near ties aside."""
 
     changed: int
     compared: int
 
 
 def count_changed_answers(judged_pairs: Sequence[JudgedPair], reference: Side, candidate: Side) -> ChangedAnswers:
-    """Return for how many tokens the largest logit is another one, where logits are further off than precision explains."""
+    """Return for how many tokens the top logit changes, counting only logits off by more than precision explains."""
     import numpy as np
 
     changed = compared = 0
@@ -70,7 +70,7 @@ def find_first_not_finite(judged_pairs: Sequence[JudgedPair]) -> JudgedPair | No
 
 
 def find_same_kind_errors(judged_pairs: Sequence[JudgedPair], first: JudgedPair) -> set[tuple[int, str]]:
-    """Return the step and name of what is wrong as the first is: the same tensor of all layers, no more than somewhat worse."""
+    """Return step and name of tensors wrong in the same way as the first: the same one in other layers, not much worse."""
     kind, most = tensor_role(first.pair.name), SAME_KIND_FACTOR * first.ratio
     return {
         (judged_pair.pair.step, judged_pair.pair.name)
@@ -82,7 +82,7 @@ def find_same_kind_errors(judged_pairs: Sequence[JudgedPair], first: JudgedPair)
 
 
 def tolerate_explained(judged_pairs: Sequence[JudgedPair], explained: Collection[tuple[int, str]]) -> list[JudgedPair]:
-    """Return the verdicts with what is explained and tolerated taken for noise."""
+    """Return the verdicts with tensors that are explained and tolerated counted as noise."""
     return [
         judged_pair._replace(verdict=PairVerdict.NOISE, note="explained")
         if (judged_pair.pair.step, judged_pair.pair.name) in explained

@@ -55,7 +55,7 @@ class CutGraph:
         self.values |= {str(value.name): value for node in self.graph.model.graph for value in node.outputs}
 
     def value_of_record(self, record: TensorRecord) -> str:
-        """Return the value that a record of this graph's capture is of; "" where that is not known."""
+        """Return the value that a record of this graph's capture is of; "" if that is not known."""
         place = record.place
         result_name = place.argument.removesuffix(NEW_CACHE_SUFFIX)  # a graph's result is told by its own name
         return self.value_by_place.get(place, "") or (

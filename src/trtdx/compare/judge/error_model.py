@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class ObservedError(NamedTuple):
-    """A pair's error as it was met: relative, of the whole tensor and of its worst row."""
+    """A pair's measured error: relative, of the whole tensor and of its worst row."""
 
     pair: TensorPair
     overall: float
@@ -47,7 +47,7 @@ class ObservedError(NamedTuple):
 
 
 class ExpectedError(NamedTuple):
-    """What the error should be, and how much more is still honest."""
+    """The expected error, and how much more is still noise."""
 
     overall: float
     worst_row: float

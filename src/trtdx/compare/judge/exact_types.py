@@ -1,4 +1,4 @@
-"""Tensors that precision cannot blur: token ids, positions, masks. They are equal or wrong."""
+"""Tensors that rounding cannot affect: token ids, positions, masks. They are equal or wrong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANY_CHOICES_SHARE = 0.25  # of all tokens: so many near ties there are not
 
 
 def is_mask(pair: TensorPair) -> bool:
-    """Whether a pair says who sees whom, in numbers to add or as truth values."""
+    """Whether a pair is an attention mask, additive or boolean."""
     place = pair.reference.first.place
     kinds = {aligned.first.layout.dtype for aligned in (pair.reference, pair.candidate)}
     named_mask = "mask" in (place.argument or place.tensor or place.path).lower()
@@ -32,7 +32,7 @@ def is_exact(pair: TensorPair) -> bool:
 
 
 def is_chosen(pair: TensorPair) -> bool:
-    """Whether integers were chosen by numbers that precision blurs: which experts, which token is the largest."""
+    """Whether integers depend on rounded numbers: the chosen experts, the most likely token."""
     place = pair.reference.first.place
     fed = (place.argument or place.tensor).lower()
     named_input = any(word in fed for word in ("ids", "position", "mask", "length"))
@@ -59,7 +59,7 @@ def find_unequal_rows(pair: TensorPair, reference: Side, candidate: Side) -> tup
 
 
 def _visible_keys(array: Array) -> Array:
-    """Return what a mask lets see: true, any integer but 0, or nothing large taken away."""
+    """Return which entries of a mask are visible: true, non-zero, or without a large negative number."""
     if array.dtype.kind == "b":
         return array
     return array != 0 if array.dtype.kind in "iu" else array.astype("f4") > HIDDEN_SCORE

@@ -42,7 +42,7 @@ CLIPPING_ROOM_STEPS = 1.0  # steps beyond the end of a range that rounding may a
 
 
 class ClippingQuantiser(NamedTuple):
-    """A quantiser that holds values at the end of its range."""
+    """A quantiser that clamps values at the end of its range."""
 
     quantiser: Quantiser
     excess_steps: float  # steps that the farthest value is beyond
@@ -104,7 +104,7 @@ class QuantiserSteps:
         self._records = one, other
 
     def explain_clipping(self, pair: TensorPair, squared_error: float) -> CauseHypothesis | None:
-        """Return in words that values are held, where some are."""
+        """Return in words how many values are clamped; "" if none are."""
         clipped = self.find_clipping_quantiser(pair, squared_error)
         if clipped is None:
             return None
@@ -119,7 +119,7 @@ class QuantiserSteps:
         return CauseHypothesis("DX947", clipped.error_share, values | {"tried_in": "in the candidate's graph"}, how)
 
     def find_clipping_quantiser(self, pair: TensorPair, squared_error: float) -> ClippingQuantiser | None:
-        """Return the quantiser that holds what a pair is made of at the end of its range the most; none where none does.
+        """Return the quantiser that clamps most of what a pair is computed from; None if none does.
 
         Args:
             pair: what is wrong.
@@ -154,7 +154,7 @@ class QuantiserSteps:
         )
 
     def measure_step_noise(self, pair: TensorPair) -> PairMeasurement | None:
-        """Return how far a pair's tensor is off by steps alone; none where that is not known."""
+        """Return how far a pair's tensor is off because of quantisation steps alone; None if unknown."""
         import numpy as np
 
         if self._sides is None:

@@ -160,7 +160,7 @@ class ReferenceRuns:
         return self._quantiser_steps
 
     def explain_clipping(self, pair: TensorPair, pairs: Sequence[TensorPair]) -> CauseHypothesis | None:
-        """Return that a quantiser of the candidate holds values at the end of its range, and how much of a pair's error that is."""
+        """Return the cause if a quantiser of the candidate clamps values, and how much of a pair's error that explains."""
         from trtdx.compare.judge.metrics import measure_pair
 
         truth = self.truth_run(pairs)
@@ -346,14 +346,14 @@ def _conv1d_in_halves(module: Any, x: Any) -> Any:
 
 
 def _use_plain_experts(model: Any) -> None:
-    """Compute experts one by one: the grouped kernels of a mixture of experts know no float64."""
+    """Compute experts one by one: the grouped kernels do not support float64."""
     config: Any = getattr(model, "config", None)
     if getattr(config, "_experts_implementation", None) is not None:
         config._experts_implementation = "eager"
 
 
 def _perturb_rotary_frequencies(model: Any) -> None:
-    """Move rotary frequencies by one unit in the last place: how they are rounded is nobody's mistake."""
+    """Perturb rotary frequencies by one unit in the last place: how they are rounded is no mistake."""
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq"):
             buffer.mul_(ONE_ULP)

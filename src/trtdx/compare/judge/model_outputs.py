@@ -1,4 +1,4 @@
-"""The last word on a comparison: outputs of the model that are far off are an error, whatever was said of what is inside.
+"""The final check of a comparison: model outputs that are far off are an error, whatever the verdict inside.
 
 Each operation that was compared may be healthy while one that could not be compared is wrong: its border was a guess, its
 difference was taken for a rewrite, or a replay cleared it. The answer shows it all the same.
@@ -40,7 +40,7 @@ def is_model_output(pair: TensorPair) -> bool:
 
 
 def judge_model_outputs(judged_pairs: Sequence[JudgedPair], *, quantised: bool) -> list[JudgedPair] | None:
-    """Return verdicts in which the first sign of an output that is far off is wrong; none where every output is near.
+    """Return verdicts in which the first sign of an output that is far off is wrong; None if every output is near.
 
     Args:
         judged_pairs: verdicts of which none is wrong.
@@ -69,7 +69,7 @@ def _mark_wrong(judged_pair: JudgedPair) -> JudgedPair:
 
 
 def _shows_output_error(judged_pair: JudgedPair, worst_error: float) -> bool:
-    """Whether a tensor is off as the output is; what is only computed otherwise has no verdict or a note of it."""
+    """Whether a tensor is off as much as the output is; tensors that are merely computed differently do not count."""
     if is_model_output(judged_pair.pair):
         return _is_far_off(judged_pair)
     healthy = judged_pair.verdict in (PairVerdict.NOISE, PairVerdict.POISONED) and not judged_pair.note

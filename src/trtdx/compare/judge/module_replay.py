@@ -1,4 +1,4 @@
-"""One module of the reference replayed with the candidate's inputs, to tell a mistake from what came from before.
+"""Replays one module of the reference with the candidate's inputs, to tell a mistake from an inherited error.
 
 For references that cannot be computed in float64, such as ONNX files: the module is computed in its own precision, and
 what one module's rounding may do is expected.
@@ -41,7 +41,7 @@ class ModuleReplays:
     def replay_suspect(
         self, suspect: JudgedPair, flow: DataFlow, wrong_positions: Collection[int]
     ) -> JudgedPair | None:
-        """Return the verdict on a suspect after its module was replayed; none where that cannot be done.
+        """Return the verdict on a suspect after its module was replayed; None if that cannot be done.
 
         Args:
             suspect: what is wrong, as far as is known.

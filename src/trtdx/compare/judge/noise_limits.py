@@ -22,7 +22,7 @@ LEAN_LIMIT = 0.5  # times the expected error, and it is no rounding
 
 
 class NoiseLimits(NamedTuple):
-    """How many times what is expected is still honest, of whole tensors and of rows, before chance is allowed for."""
+    """How many times the expected error is still noise, of whole tensors and of rows, before chance is allowed for."""
 
     tensor: float
     row: float
@@ -71,7 +71,7 @@ def limits_for(dtype: str, *, local: bool, alike: bool, ranks: int = 1) -> Noise
 
 
 def is_rounding_elsewhere(weighed: WeighedError, peers: Sequence[float]) -> bool:
-    """Whether an error that is somewhat large is the same in other layers and leans nowhere: then code rounds more often.
+    """Whether a moderate error is the same in other layers and unbiased: then the code merely rounds more often.
 
     Args:
         weighed: beyond the limits for the same code.

@@ -1,4 +1,4 @@
-"""Tensors that differ and do no harm: what follows has the reference's values again, so they are computed otherwise, not wrongly.
+"""Tensors that differ harmlessly: what follows has the reference's values again, so they are computed differently, not wrongly.
 
 A norm whose weight was folded into the products behind it, neurons in another order, a scale that was moved from one weight
 to the next, or a pair that is none. Such a difference is a note. Three things show it:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from trtdx.compare.nouns import TensorPair
 
 BAD_VERDICTS = (PairVerdict.WRONG, PairVerdict.POISONED)
-HEALTHY_VERDICTS = (PairVerdict.SAME, PairVerdict.NOISE)
 NEARER_FACTOR = 8.0  # times that a result is nearer to the reference's own than to what its input should have given
 LAYER_GROWTH = {"float32": 8.0, "float64": 8.0}  # of honest differences through one layer
 DEFAULT_LAYER_GROWTH = 2.0  # where a type's own noise is large
@@ -46,14 +45,14 @@ _PRODUCT_PATH = re.compile(
 
 
 class SettledPairs(NamedTuple):
-    """Verdicts, and what is to be said of those that were taken back."""
+    """Verdicts, and notes on those that were taken back."""
 
     judged_pairs: list[JudgedPair]
     notes: tuple[str, ...] = ()
 
 
 def settle_rewrites(judged_pairs: Sequence[JudgedPair]) -> SettledPairs:
-    """Return verdicts in which what does no harm is no longer called wrong."""
+    """Return verdicts in which harmless differences are no longer called wrong."""
     if not any(judged_pair.verdict is PairVerdict.WRONG for judged_pair in judged_pairs):
         return SettledPairs(list(judged_pairs))
     search = _HarmlessRewrites(judged_pairs)

@@ -1,4 +1,4 @@
-"""Tolerances of the user's: taken at their word, and shown as such."""
+"""Tolerances that the user set, applied as they are and shown as such."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class _PairJudge:
         return JudgedPair(pair, None, count, 0.0, 1.0, PairVerdict.WRONG, 0.99, "has to be equal", tokens)
 
     def _judge_by_statistics(self, pair: TensorPair) -> JudgedPair:
-        """Return what the statistics alone tell: a norm that is far off is wrong, else nobody knows."""
+        """Return the verdict from statistics alone: wrong if the norm is far off, otherwise unknown."""
         reference_stats, candidate_stats = pair.reference.first.statistics, pair.candidate.first.statistics
         why = "the values of one side were not kept"
         if len(pair.candidate.records) > 1 or reference_stats.elements != candidate_stats.elements:
@@ -152,7 +152,7 @@ class _PairJudge:
         return JudgedPair(pair, None, off, usual, 16.0, verdict, certainty, "statistics", note=why)
 
     def judge_by_runs(self, *, only_local: bool = False) -> list[JudgedPair] | None:
-        """Return verdicts from runs of the reference again; none where it cannot be run."""
+        """Return verdicts from runs of the reference again; None if it cannot be run."""
         local = self._available_runs(self.flow.pairs)
         global_runs = self._available_runs() if not only_local or local is None else None
         if global_runs is None and local is None:
@@ -191,7 +191,7 @@ class _PairJudge:
     def _available_runs(
         self, pairs: Sequence[TensorPair] | None = None
     ) -> tuple[ReferenceRun, list[ReferenceRun]] | None:
-        """Return the truth and honest runs, with pairs those from the candidate's own inputs; none where one kind is missing."""
+        """Return the truth and honest runs, with pairs those from the candidate's own inputs; None if one kind is missing."""
         truth = self.runs.truth_run(pairs)
         honest = [self.runs.honest_run(self.dtype, pairs, alternative=other) for other in (False, True)]
         available = [run for run in honest if run is not None]
@@ -289,7 +289,7 @@ class _PairJudge:
         return self._same_engine and one.first.place.op == other.first.place.op and not changed
 
     def _noisiest_dtype(self, pair: TensorPair, *, local: bool) -> str:
-        """Return the type whose noise a pair has: that of a quantiser drowns all others."""
+        """Return the type whose rounding dominates a pair; a quantiser's dominates all others."""
         quantised = self.runs.quantised
         here = quantised.scheme_inside(self.flow.module_of(pair)) if local else quantised.modules
         return "int8" if here else self.dtype
@@ -298,7 +298,7 @@ class _PairJudge:
         return coarser_dtype(pair.candidate.first.layout.dtype, self.dtype)
 
     def _rotary_angle_error(self, pair: TensorPair) -> float:
-        """Return what angles are off by: a frequency's rounding counts as often as the position says."""
+        """Return the error of rotary angles: a frequency's rounding is multiplied by the position."""
         place = reference_place(pair)
         if "rotary" not in f"{place.path}{place.op}".lower() and "position_embeddings" not in place.argument:
             return 0.0
@@ -370,7 +370,7 @@ class _PairJudge:
     def _judge_pair_by_model(
         self, pair: TensorPair, model: ErrorModel, entering: list[float], *, wrong_before: bool
     ) -> JudgedPair:
-        """Return the verdict on a pair; `ill`: something it was computed from is wrong already."""
+        """Return the verdict on a pair; `ill` means that something it was computed from is wrong already."""
         measured = measure_pair(pair, self.reference, self.candidate)
         bad = PairVerdict.POISONED if wrong_before else PairVerdict.WRONG
         if measured.difference.not_finite:

@@ -116,7 +116,7 @@ def missing_parts(*sides: Side) -> tuple[str, ...]:
 
 
 def about_section(notes: Sequence[str]) -> Section:
-    """Return what is to be known about a comparison; of many notes that say the same of other tensors, the first few."""
+    """Return the notes on a comparison; of many notes that say the same of different tensors, the first few."""
     alike: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
         alike.setdefault(note.partition(" at step ")[2].partition(": ")[2] or note, []).append(note)

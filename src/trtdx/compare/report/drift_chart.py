@@ -161,7 +161,7 @@ def _finding_html(finding: Finding) -> Iterator[str]:
     )
     yield f'<p><span class="wrong">{escape(head)}</span> {escape(finding.slug)}</p><ul>{rows}</ul>'
     fixes = "".join(
-        f"<li>{escape(fix.text)}{f'<pre>{escape(fix.command)}</pre>' if fix.command else ''}</li>"
+        f"<li>{escape(fix.statement)}{f'<pre>{escape(fix.command)}</pre>' if fix.command else ''}</li>"
         for fix in finding.fixes
     )
     yield f"<details><summary>why, and what to do</summary><p>{escape(finding.why)}</p><ul>{fixes}</ul></details>"

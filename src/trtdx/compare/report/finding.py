@@ -90,7 +90,7 @@ def raise_severity(finding: Finding, located: FirstDivergence, answers: ChangedA
 
 
 def not_finite_finding(judged: JudgedPair, book: RuleBook) -> Finding:
-    """Return that a tensor holds NaN or infinities on both sides: nothing that comes of it was compared."""
+    """Return the finding of a tensor with NaN or infinities on both sides: nothing computed from it was compared."""
     pair, elements = judged.pair, judged.pair.candidate.first.statistics.elements
     values = {
         "tensor": tensor_in_words(pair.name),
@@ -104,7 +104,7 @@ def not_finite_finding(judged: JudgedPair, book: RuleBook) -> Finding:
 
 
 def _not_finite_text(pair: TensorPair) -> str:
-    """Return how many numbers of the candidate's tensor are not finite, in words; "" where all are."""
+    """Return how many numbers of the candidate's tensor are not finite, in words; "" if all are."""
     statistics = pair.candidate.first.statistics
     infinite = statistics.pos_inf + statistics.neg_inf
     return f"{statistics.nan} NaN" if statistics.nan else format_count(infinite, "infinite value") if infinite else ""

@@ -57,7 +57,7 @@ NOTHING_TOLD = "nothing that the two runs tell of: the same versions, options, f
 
 
 class BaselineCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run again."""
+    """Which baseline to check, against which model."""
 
     baseline: str  # a capture
     model: str = ""  # the one that the baseline names, where it is not told; also another capture
@@ -130,7 +130,7 @@ class _BaselineComparison:
         )
 
     def _swap_sides(self, judged: JudgedPair) -> JudgedPair:
-        """Return a verdict with the baseline as the reference that a reader takes it for."""
+        """Return a verdict with the baseline as the reference, as a reader expects."""
         pair = _swap_pair(judged.pair)
         measured = measure_pair(pair, self.baseline, self.new_run).difference if judged.difference else None
         return judged._replace(pair=pair, difference=measured)
@@ -155,7 +155,7 @@ class _BaselineComparison:
         return finding_at(where, self.book.get(CHANGED), violation)
 
     def _missing_finding(self, gone: Sequence[UnmatchedTensor]) -> Finding:
-        """Return the finding of a run that has not all that the baseline has."""
+        """Return the finding for a run that lacks tensors of the baseline."""
         first = gone[0].name if gone else "all of it"
         missing = Evidence(self.check.baseline, "no tensor has a counterpart")
         if gone:
@@ -172,7 +172,7 @@ class _BaselineComparison:
         return values | ({"changes": abbreviate_list(self.changes, 2, "; ")} if self.changes else {})
 
     def _token_evidence(self) -> list[Evidence]:
-        """Return where other tokens are chosen now; they were not gone on with."""
+        """Return where other tokens are chosen now; generation still continued with the baseline's."""
         before, after = self.baseline.chosen_tokens(), self.new_run.chosen_tokens()
         for step, (old, new) in enumerate(zip(before, after, strict=False)):
             if old != new:
@@ -190,12 +190,12 @@ class _BaselineComparison:
         return {note.step for note in self.baseline.capture.notes(rank=self.baseline.capture.ranks[0])} or {0}
 
     def _is_padded(self) -> bool:
-        """Whether rows of padding are among what statistics were made of."""
+        """Whether the statistics include rows of padding."""
         masks = [record for record in self.baseline.capture.records(step=0, name=PROMPT_MASK) if record.kept]
         return any(not self.baseline.capture.values(mask).all() for mask in masks)
 
     def _check_judgeable(self, judged: Sequence[JudgedPair]) -> None:
-        """Refuse to call a run unchanged where nobody can tell."""
+        """Refuse to call a run unchanged if that cannot be judged."""
         unsure = [result for result in judged if result.verdict is PairVerdict.UNKNOWN]
         if unsure:
             raise InputError(
@@ -205,7 +205,7 @@ class _BaselineComparison:
             )
 
     def _check_complete(self, judged: Sequence[JudgedPair]) -> None:
-        """Refuse to call a run unchanged when the baseline is not all there: nobody knows what is missing."""
+        """Refuse to call a run unchanged if the baseline is incomplete: what is missing is unknown."""
         problems = self.baseline.capture.partial
         if problems:
             raise InputError(

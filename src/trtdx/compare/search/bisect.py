@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 class BisectOption(NamedTuple):
-    """Something that can be set: the value with which it fails, then others, each further from that one."""
+    """An option to try: the value with which it fails, then others, each further from the first."""
 
     name: str
     values: tuple[str, ...]
@@ -144,7 +144,7 @@ class _OptionSearch:
         return {self.options[at].name: self.options[at].values[self.farthest[at]] for at in self.mending}
 
     def mends(self, some: Sequence[int], steps_away: Mapping[int, int] | None = None) -> bool:
-        """Whether it is right with some options changed."""
+        """Whether the run is right with some options changed."""
         distances = steps_away or self.farthest
         changed = {self.options[at].name: self.options[at].values[distances[at]] for at in some}
         return self.log.outcome(self.failing_values | changed).wrong is False

@@ -100,7 +100,7 @@ def optimiser_options(spec: SideSpec) -> list[BisectOption]:
 
 
 def parse_option(text: str) -> BisectOption:
-    """Return an option as a user writes it: NAME=GIVEN,OTHER,...; a value may be empty."""
+    """Return the option that a user wrote as NAME=GIVEN,OTHER,...; a value may be empty."""
     name, equals, values = text.partition("=")
     choices = tuple(values.split(","))
     if not equals or not name or len(choices) < 2:

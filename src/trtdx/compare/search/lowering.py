@@ -1,4 +1,4 @@
-"""The ways to compute a float32 graph in less: in a smaller float, or its products in int8."""
+"""The ways to compute a float32 graph in lower precision: in a smaller float type, or with its products in int8."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INT8_SHARE = 0.01  # what a product of well-behaved numbers is off by, each chan
 
 
 class Lowering(NamedTuple):
-    """One way to compute one model in less."""
+    """One way to compute one model in lower precision."""
 
     operations: list[str]
     share: float  # what an honest operation is off by, relative

@@ -65,7 +65,7 @@ class OperationDrift(NamedTuple):
 
 
 class ModelHealth(NamedTuple):
-    """How a whole model does: its worst result's error over what is expected."""
+    """The health of a whole model: its worst result's error over the expected one."""
 
     ratio: float
     output: str
@@ -221,7 +221,7 @@ class _PrecisionSearch:
         return high
 
     def measure_operations(self) -> list[OperationDrift]:
-        """Return how each operation does by itself, worst first."""
+        """Return the error of each operation by itself, worst first."""
         shadowed, shadows = self.lowering.shadow_model()
         meter = ErrorMeter(shadows, self.lowering.expected_error)
         engine = self._open_model(shadowed, self.folder / "shadowed.onnx", selector="**:* & is:tensor")
@@ -257,7 +257,7 @@ class _PrecisionSearch:
         ]
 
     def health(self, keep: Sequence[str]) -> ModelHealth:
-        """Return how the model does with some operations kept."""
+        """Return the health of the model with some operations kept."""
         key = frozenset(keep)
         if key not in self._health:
             if self.runs >= self._most:

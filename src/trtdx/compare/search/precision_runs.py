@@ -27,7 +27,7 @@ MASK_MAGNITUDE = 1e30  # numbers beyond stand for minus infinity, and any large 
 
 
 class ErrorMeter:
-    """Looks at tensors as they pass, each beside its form in the lower precision."""
+    """Measures tensors as they pass, each beside its form in the lower precision."""
 
     def __init__(self, shadows: Mapping[str, str], expected_error: Callable[[Array], float]) -> None:
         """Start; `own` is the relative error that a tensor's operation is expected to make."""

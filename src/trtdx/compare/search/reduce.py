@@ -102,7 +102,7 @@ def reduce_candidate(
 def _new_folder(folder: str) -> Path:
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{folder} is there already", fix="name a new folder")
+        raise InputError(f"{folder} already exists", fix="name a new folder")
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as err:

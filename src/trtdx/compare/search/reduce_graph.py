@@ -138,7 +138,7 @@ class Reducer:
         return array
 
     def compute_part(self, part: GraphPart, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Return what the candidate makes of a part; none where it cannot be computed by itself."""
+        """Return what the candidate makes of a part; None if it cannot be computed by itself."""
         self.runs += 1
         try:
             return self.engine.compute_tensors(part.outputs, {name: feeds[name] for name in part.inputs})
@@ -152,7 +152,7 @@ class Reducer:
         return any(self._worst_error(part, at) is not None for at in range(len(self.samples)))
 
     def _worst_error(self, part: GraphPart, sample: int) -> tuple[float, float] | None:
-        """Return how far off a part is with a sample, and what is allowed; none where it is right."""
+        """Return how far off a part is with a sample, and what is allowed; None if it is right."""
         computed, right = self.compute_part(part, self.samples[sample]), self.right[sample]
         if computed is None:
             return None
@@ -174,7 +174,7 @@ class Reducer:
         return min(first_nodes, default=None)
 
     def reduce_nodes(self, nodes: Sequence[int]) -> PartCase | None:
-        """Return the smallest part of some operations that fails; none where none does."""
+        """Return the smallest part of some operations that fails; None if none does."""
         last = self._last_failing_node(nodes)
         if last is None:
             return None
@@ -228,7 +228,7 @@ class Reducer:
         return None
 
     def small_case(self, part: GraphPart) -> PartCase | None:
-        """Return a part with as few rows of the first sample that fails as still fail; none where all are right."""
+        """Return a part with as few rows of the first sample that fails as still fail; None if all are right."""
         case = self.failing_case(part)
         return None if case is None else self.with_fewer_rows(case)
 

@@ -1,4 +1,4 @@
-"""Which tensor of one ONNX file is which of another: only those are right values for a part of the other file.
+"""Which tensor of one ONNX file is which of another: only those provide correct values for a part of the other file.
 
 A name alone says nothing: exporters count their tensors, so that "slice_4" of a file in which one operation more stands
 before is something else. Two tensors are the same if they are fed or come back under one name, if they are all that
@@ -95,7 +95,7 @@ def _uncast_source(graph: OnnxGraph, value: ir.Value) -> ir.Value:
 
 
 def _maker_keys(graph: OnnxGraph, node_number: int, known: dict[str, str]) -> list[tuple[_Maker, ir.Value]]:
-    """Return what makes each output of a node, its inputs by the names that are known; nothing where one is not."""
+    """Return what makes each output of a node, its inputs by the names that are known; empty if one is not."""
     node = graph.nodes[node_number]
     entering = _input_names(graph, node_number)
     if node.op_type in PASSED_OVER or any(name not in known for name in entering):
@@ -124,7 +124,7 @@ def _match_tensor(
 
 
 def _match_exchanged_operator(key: _Maker, value: ir.Value, other: OnnxGraph) -> str:
-    """Return a tensor of the same name that another operation makes of the same tensors; "" where there is none."""
+    """Return a tensor of the same name that another operation makes of the same tensors; "" if there is none."""
     namesake = other.values.get(str(value.name))
     at = other.producers.get(namesake) if namesake is not None else None
     if at is None or namesake is None or not _have_same_shape(value, namesake):

@@ -1,4 +1,4 @@
-"""How much a comparison may write: captures of both sides, and of the reference run again, are kept until it is done.
+"""How much a comparison may write: captures of both sides and of re-runs of the reference are kept until it ends.
 
 Where the values of all module borders do not fit, fewer are captured: the parts of each layer, layers alone, some of the
 layers. What is suspicious is then run again with finer taps (locate/first_divergence.py).

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class LiveModule(SideSpec, frozen=True):
-    """A torch module of the caller's. Runs that change it, to try out mistakes or other types, get a copy."""
+    """The caller's own torch module. Runs that change it, to try out mistakes or other types, use a copy."""
 
     module: Any = None
     copied: bool = True
@@ -46,7 +46,10 @@ class LiveModule(SideSpec, frozen=True):
         if dtype:
             module = module.to(getattr(import_optional("torch", extra="torch", purpose="run a module"), dtype))
         if attention and hasattr(module, "set_attn_implementation"):
-            module.set_attn_implementation(attention)
+            try:
+                module.set_attn_implementation(attention)
+            except ValueError as err:  # Gemma 2 and GPT-OSS have no sdpa
+                raise InputError(f"{type(module).__name__} cannot be computed with {attention} attention") from err
         return module
 
 

@@ -31,9 +31,10 @@ from trtdx.engines.generate import complete_feeds
 from trtdx.engines.open_engine import EngineOptions, find_model, open_engine
 from trtdx.errors import InputError, UnknownNameError
 from trtdx.tensors.taps import parse_selector
+from trtdx.words import abbreviate_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.capture.store.reader import TensorRecord
     from trtdx.engines.engine import Array, Engine
@@ -89,6 +90,27 @@ class ComparisonQuestion(msgspec.Struct, frozen=True, kw_only=True):
     inputs: str = ""  # a file of arrays
 
 
+def check_question(question: ComparisonQuestion, specs: Sequence[SideSpec]) -> None:
+    """Refuse what would have no effect on these sides.
+
+    Raises:
+        InputError: nothing is run that could be fed, or it cannot be fed all of this.
+    """
+    fed = {"--tokens": question.prompts, "--inputs": question.inputs, "--new-tokens": question.new_tokens > 1}
+    named = [option for option, value in fed.items() if value]
+    if named and not any(spec.is_model for spec in specs):
+        raise InputError(
+            f"{named[0]} has no effect: neither side is a model, both were run before",
+            fix="leave it out, or name a model to run: hf:DIR, onnx:FILE.onnx, trt:FILE.onnx",
+        )
+    if question.inputs and len(named) > 1:
+        other = next(option for option in named if option != "--inputs")
+        raise InputError(
+            f"{other} does not go with --inputs: a model is fed the arrays of the file, and generates nothing",
+            fix=f"leave {other} or --inputs out",
+        )
+
+
 def parse_side(host: Host, text: str) -> SideSpec:
     """Return what a text means."""
     kind, colon, rest = text.partition(":")
@@ -142,7 +164,7 @@ class Side:
 
     @property
     def kind(self) -> str:
-        """The engine that computed it, "" where nobody knows."""
+        """The engine that computed it, "" if nobody knows."""
         return self.capture.header.engine
 
     def kept_records(self, path: str, port: str, step: int) -> list[TensorRecord]:
@@ -151,7 +173,7 @@ class Side:
         return [record for record in records if (record.place.path, record.place.port) == (path, port) and record.kept]
 
     def step_tokens(self) -> list[list[int]]:
-        """Return the tokens that each step went on with, a list for each step; none where it was no generation."""
+        """Return the tokens that each step went on with, a list for each step; empty if it was no generation."""
         notes = step_notes(self.capture, rank=self.capture.ranks[0])
         return [notes[number].tokens for number in sorted(notes)]
 
@@ -228,7 +250,7 @@ def record_run(
     selector: str = ALL_TENSORS,
     budget_bytes: int | None = None,
 ) -> None:
-    """Run an engine's model on what is asked, all that it is told to watch in a new capture with values."""
+    """Run an engine's model on a question, and keep everything it taps in a new capture, with values."""
     selection = CaptureSelection(values=parse_selector(ALL_TENSORS))
     with record_session(engine, folder, selection, run=run, selector=selector, budget_bytes=budget_bytes) as session:
         if question.inputs or not is_decoder(engine):
@@ -258,7 +280,12 @@ def record_session(
 
 
 def question_feeds(host: Host, engine: Engine, question: ComparisonQuestion) -> list[dict[str, Array]]:
-    """Return what each run is fed; what only the other side's model takes is left out, what follows is added."""
+    """Return what each run is fed: inputs that only the other side takes are left out, derived ones are added."""
+    if question.prompts and not question.inputs:
+        raise InputError(
+            f"{getattr(engine, 'path', None) or 'the model'} does not generate: it takes {abbreviate_list(engine.inputs)}",
+            fix="feed it with --inputs FILE instead of --tokens",
+        )
     if not question.inputs:
         return [dummy_feeds(engine.inputs)]
     return [complete_feeds(engine, feeds) for feeds in feeds_from_file(host, question.inputs)]

@@ -185,7 +185,7 @@ def _declared_inputs(module: Any) -> dict[str, ModelInput]:
 def _observe_call(
     engine: TorchEngine, form: DecoderForm, path: str, call: int, *, padded: bool
 ) -> CallArguments | None:
-    """Return the arguments of one call of a module in a run on a token; none if it is never called."""
+    """Return the arguments of one call of a module in a run on a token; None if it is never called."""
     observed: list[CallArguments] = []
     written: list[set[int]] = []
 
@@ -304,5 +304,5 @@ def _present_contents(cache: DecoderCache, filled_cache: Any, past: Mapping[str,
     contents = cache.read_contents(filled_cache)
     lacking = [name for name in contents if past and name.replace("present", "past") not in past]
     if lacking:
-        raise InputError(f"what was in the cache is not given: {lacking[0].replace('present', 'past')}")
+        raise InputError(f"the cache's contents are missing: {lacking[0].replace('present', 'past')}")
     return contents

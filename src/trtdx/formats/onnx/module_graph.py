@@ -121,7 +121,7 @@ def _sorted_nodes(graph: ir.Graph) -> list[ir.Node]:
     try:
         graph.sort()
     except ValueError as err:
-        raise InputError(f"the nodes of the graph need one another in a circle: {err}") from err
+        raise InputError(f"the nodes of the graph form a cycle: {err}") from err
     return list(graph)
 
 

@@ -138,7 +138,7 @@ def find_norm_nodes(node: ir.Node) -> list[ir.Node]:
 
 
 def _find_mean_subtraction(value: ir.Value) -> list[ir.Node]:
-    """Return the nodes that take the mean of a value away from it, as norms written out do first; none where these do not."""
+    """Return the nodes that take the mean of a value away from it, as norms written out do first; empty if these do not."""
     node = value.producer()
     if node is None or node.op_type != "Sub" or len(node.inputs) != 2 or node.inputs[1] is None:
         return []

@@ -206,7 +206,7 @@ def _path_segment(name: str) -> str:
 
 
 def value_dtype(value: ir.Value) -> str:
-    """Return the name of a value's type, "" where the file does not tell."""
+    """Return the name of a value's type, "" if the file does not tell."""
     if value.dtype is None:
         return ""
     name = value.dtype.name.lower()

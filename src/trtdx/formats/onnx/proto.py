@@ -233,7 +233,7 @@ def _parse_entry(source: WireStream, start: int, end: int) -> dict[str, str]:
 
 
 def read_integers(source: WireStream, weight: OnnxWeight) -> list[int]:
-    """Return the numbers of a small integer constant, none where it is large or of another kind."""
+    """Return the numbers of a small integer constant, empty if it is large or of another kind."""
     if weight.data is None or weight.type not in (INT32, INT64):
         return []
     number, start, end = weight.data

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Ranges = dict[str, float]
 
 INT8_MAX, SMALLEST_RANGE = 127, 1e-12
-WEIGHT = 1  # which input the weights are
 MATRIX_AXES = 2  # axes
 
 

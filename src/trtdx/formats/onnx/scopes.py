@@ -217,7 +217,7 @@ def _scope_between(before: frozenset[Scope], after: frozenset[Scope]) -> Scope:
 
 
 def _latest_layer(scopes: Iterable[Scope]) -> str:
-    """Return the last layer that scopes are of, by the number in its path; "" where they are of none."""
+    """Return the last layer that scopes are of, by the number in its path; "" if they are of none."""
     layers = {path for scope in scopes for path in scope if path.rpartition(".")[2].isdigit()}
     outer = {path for path in layers if not any(path.startswith(f"{other}.") for other in layers)}
     return max(outer, key=lambda path: int(path.rpartition(".")[2]), default="")

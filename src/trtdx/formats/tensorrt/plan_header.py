@@ -147,7 +147,7 @@ RTX_TARGETS = (75, 80, 86, 89, 120, 121)  # bits of byte 32, measured with Tenso
 
 
 def _compute_capabilities(start: bytes) -> tuple[int, ...]:
-    """Return the compute capabilities a plan is for; nothing where the layout is not one that was seen."""
+    """Return the compute capabilities a plan is for; empty if the layout is not one that was seen."""
     if start.startswith(RTX_TAG):
         mask = start[32] if len(start) > 39 and not any(start[33:40]) else 0
         is_known = mask < 1 << len(RTX_TARGETS)  # with no target set, a further bit says so

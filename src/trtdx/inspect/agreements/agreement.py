@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from trtdx.inspect.facts.gaps import collect_gaps, missing_side
+from trtdx.knowledge.fix_choice import choose_fixes
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Unjudged
 from trtdx.rule import RuleHarm
@@ -83,9 +84,9 @@ def _collect_violations(row: Agreement, deployment: Deployment) -> list[Violatio
 def _finding_from_violation(rule: Rule, violation: Violation, deployment: Deployment) -> Finding:
     """Return a finding; where the page's own check names no path of the user's, the same look again shows it gone."""
     from trtdx.inspect.agreements.mended_commands import with_user_commands
-    from trtdx.inspect.agreements.serving import inspect_again_command
+    from trtdx.inspect.agreements.serving import deployment_releases, inspect_again_command
 
-    finding = finding_from(rule, violation)
+    finding = choose_fixes(finding_from(rule, violation), *deployment_releases(deployment))
     template = (rule.front.found and rule.front.found.verify) or rule.front.verify
     if PLACEHOLDER.search(template) or SAMPLE_PATH.search(template):
         finding = msgspec.structs.replace(finding, verify=inspect_again_command(deployment))

@@ -10,6 +10,7 @@ from trtdx.inspect.agreements.mended_commands import WITH_CHANGE
 from trtdx.inspect.facts.gaps import note_gap
 from trtdx.inspect.readers.server.commands import ENGINE_FLAGS
 from trtdx.inspect.readers.server.named_paths import CONFIG_FLAGS
+from trtdx.knowledge.versions import parse_release
 from trtdx.model import Evidence
 from trtdx.words import join_words
 
@@ -134,6 +135,17 @@ def server_release(deployment: Deployment, server: Artifact) -> str:
     """Return the release that is to run: said for the server, or for the machine."""
     machine = deployment.first_of("machine")
     return server.text("runtime.version") or (machine.text("gpu.runtime") if machine else "")
+
+
+def deployment_releases(deployment: Deployment) -> tuple[str, str]:
+    """Return the oldest and the newest release that is to run; without a server, those that engines were built with."""
+    servers = [server_release(deployment, server) for server in serving_artifacts(deployment)]
+    machines = [machine.text("gpu.runtime") for machine in deployment.of_kinds("machine")]
+    engines = [engine.text("version") for engine in deployment.of_kinds("engine")]
+    versions = [
+        version for name in (list(filter(None, servers + machines)) or engines) if (version := parse_release(name))
+    ]
+    return (str(min(versions)), str(max(versions))) if versions else ("", "")
 
 
 def rank_count(artifact: Artifact) -> int | None:

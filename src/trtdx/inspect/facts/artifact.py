@@ -189,10 +189,3 @@ class Deployment(msgspec.Struct, frozen=True):
 
     def first_of(self, *kinds: str) -> Artifact | None:
         return next(self.of_kinds(*kinds), None)
-
-    def pairs_stating(self, left: str, right: str, *names: str) -> Iterator[tuple[Artifact, Artifact]]:
-        """Yield artifacts of two kinds that both state all the named facts."""
-        for one in self.of_kinds(left):
-            for other in self.of_kinds(right):
-                if one is not other and one.has(*names) and other.has(*names):
-                    yield one, other

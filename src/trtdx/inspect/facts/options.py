@@ -303,7 +303,7 @@ LIMIT_OPTIONS = ("max_batch_size", "max_num_tokens", "max_beam_width", "max_seq_
 
 
 def winning_side(key: str, version: str | None) -> str:
-    """Return "yaml" or "flag": which of the two sets a key in a release; "" where that is not known.
+    """Return "yaml" or "flag": which of the two sets a key in a release; "" if that is not known.
 
     Up to 1.2.1 the YAML file wins, except that 0.21 and 1.0 take the four limits from the command line
     (through build_config). Explicit flags win since #14812, which went into 1.3.0rc18 or rc19.

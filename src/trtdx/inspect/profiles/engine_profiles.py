@@ -29,7 +29,7 @@ TOKEN_CUTS = (64, 128, 256, 512, 1024)
 
 
 def engine_profiles(engine: Artifact, pp_rank: int = 0) -> tuple[OptimizationProfile, ...]:
-    """Return the profiles of one pipeline rank's engine; none where they cannot be derived."""
+    """Return the profiles of one pipeline rank's engine; empty if they cannot be derived."""
     settings = _derivable_settings(engine)
     if settings is None:
         return ()

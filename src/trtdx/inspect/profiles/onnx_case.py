@@ -94,7 +94,7 @@ def _range_from_shapes(tensor: str, shapes: dict[str, Any]) -> ShapeRange:
 
 
 def range_fault(span: ShapeRange, dims: OnnxDims | None) -> tuple[str, str]:
-    """Return what TensorRT refuses in one range, and what would be right; nothing where it is sound."""
+    """Return what TensorRT refuses in one range, and what would be right; empty if it is sound."""
     shapes = (span.min, span.opt, span.max)
     if len({len(values) for values in shapes}) > 1:
         return "has min, opt and max of different rank", "give all three the rank of the input"

@@ -32,7 +32,7 @@ from trtdx.memory.question.setup import resolve_setup
 from trtdx.memory.question.setup_facts import (
     CONVERT_FACTS,
     LAUNCH_FACTS,
-    changed_facts,
+    differing_facts,
     facts_from_setup,
     stages_to_rerun,
 )
@@ -86,8 +86,7 @@ def write_commands(question: MemoryQuestion, after: Setup) -> AdvisedCommands | 
     They are read by the code that reads a user's command. Where a default would come out otherwise than it is
     meant, it is written out.
     """
-    meant = facts_from_setup(after)
-    changes = changed_facts(facts_from_setup(question.resolved.setup), meant)
+    changes = differing_facts(question.resolved.setup, after)
     try:
         recipe, rest = _recipe_with_changes(question, changes)
         for _ in range(3):
@@ -95,7 +94,7 @@ def write_commands(question: MemoryQuestion, after: Setup) -> AdvisedCommands | 
             again = _request_with_commands(question, after, written, rest)
             setup = resolve_setup(question.host, again).setup
             setup = replace(setup, activation=after.activation)
-            wrong = changed_facts(facts_from_setup(setup), meant)
+            wrong = differing_facts(setup, after)
             ledger = question.planner(setup)
             if not wrong or (not wrong.keys() & changes.keys() and _is_as_good(ledger, question.planner(after))):
                 break
@@ -118,7 +117,7 @@ def _says_everything(question: MemoryQuestion, again: MemoryRequest, rest: dict[
     if trtdx_only == rest:
         return True
     alone = replace(again, flags=Artifact("command", "the command line", trtdx_only))
-    return not changed_facts(facts_from_setup(resolve_setup(question.host, alone).setup), facts_from_setup(meant))
+    return not differing_facts(resolve_setup(question.host, alone).setup, meant)
 
 
 def _is_as_good(ledger: MemoryLedger, promised: MemoryLedger) -> bool:

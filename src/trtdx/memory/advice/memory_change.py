@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from trtdx.memory.advice.costs import STAGE_EFFORT
-from trtdx.memory.question.setup_facts import changed_facts, facts_from_setup, stages_to_rerun
+from trtdx.memory.question.setup_facts import differing_facts, stages_to_rerun
 from trtdx.model import Stage
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class MemoryChange(NamedTuple):
 
     def stages(self, setup: Setup) -> frozenset[Stage]:
         """Return the stages that have to be run again."""
-        return stages_to_rerun(setup, changed_facts(facts_from_setup(setup), facts_from_setup(self.apply(setup))))
+        return stages_to_rerun(setup, differing_facts(setup, self.apply(setup)))
 
 
 class ChangeCosts:

@@ -290,7 +290,7 @@ def fact_of_flag(program: str, name: str) -> str:
 
 @cache
 def flag_for_option(program: str, key: str, release: str) -> str:
-    """Return the flag of a program for an option, the one that most releases have; "" where there is none."""
+    """Return the flag of a program for an option, the one that most releases have; "" if there is none."""
     flags = {
         name: flag
         for name, flag in option_table().flag.get(program, {}).items()

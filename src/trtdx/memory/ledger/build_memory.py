@@ -25,7 +25,7 @@ def build_host_memory(weights: int) -> Figure:
 
 
 def render_build_note(ledger: MemoryLedger) -> str:
-    """Return what building the largest rank's engine takes; "" where nothing is built."""
+    """Return what building the largest rank's engine takes; "" if nothing is built."""
     setup = ledger.setup
     is_built = any(figure.source.endswith(".engine") for figure in setup.weights_by_rank)
     if setup.running.backend != "tensorrt" or is_built:

@@ -46,7 +46,7 @@ class _TensorSizes(NamedTuple):
 
 
 def weights_from_files(host: Host, folder: str, setup: Setup) -> tuple[Figure, ...]:
-    """Return what each rank's weights take, as the files in a folder say; nothing where they do not say it."""
+    """Return what each rank's weights take, as the files in a folder say; empty if they do not say it."""
     names = host.entries(folder)
     base = folder.rstrip("/")
     plans = {int(match[1]): name for name in names if (match := _PLAN.fullmatch(name))}

@@ -41,7 +41,7 @@ def _support_table() -> _ModelSupport:
 
 
 def architecture_of(model: Artifact, model_type: str) -> str:
-    """Return the architecture that a model's config names, or its type implies; "" where neither is known."""
+    """Return the architecture that a model's config names, or its type implies; "" if neither is known."""
     named = model.text("architecture") if model.kind == "hf" else ""
     return named or _support_table().of_type.get(model_type, "")
 

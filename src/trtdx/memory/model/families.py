@@ -63,7 +63,7 @@ def family_of(model_type: str, model: str = "") -> ModelFamily:
 
 @lru_cache(maxsize=1024)
 def unmodelled_parts(model_type: str) -> str:
-    """Return what of an architecture trtdx does not count; "" where it counts everything."""
+    """Return what of an architecture trtdx does not count; "" if it counts everything."""
     table = _family_table()
     prefixes = [name for name in table.unmodelled if model_type.startswith(name)]
     if prefixes:

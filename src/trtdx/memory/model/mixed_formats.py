@@ -13,7 +13,7 @@ HEAD_MODULE = "lm_head"
 
 
 def formats_by_module(per_layer: dict[str, Any], layers: int) -> tuple[tuple[str, str], ...]:
-    """Return the format of each module; nothing where layers differ, for then no one format says it."""
+    """Return the format of each module; empty if layers differ, for then no one format says it."""
     names: dict[str, set[str]] = {}
     for path, algo in per_layer.items():
         if isinstance(algo, str) and algo != "NO_QUANT":

@@ -253,7 +253,7 @@ def _check_engine_release(backend: str, version: str) -> None:
 
 
 def _read_folder_weights(host: Host, model: ModelSource, setup: Setup) -> tuple[Figure, ...]:
-    """Return what files say of each rank's weights; nothing where another format is asked for than they have."""
+    """Return what files say of each rank's weights; empty if another format is asked for than they have."""
     if not model.folder or setup.formats.weights != (model.artifact.text("quant.algo") or ""):
         return ()
     from trtdx.memory.ledger.weight_files import weights_from_files

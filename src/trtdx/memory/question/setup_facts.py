@@ -1,4 +1,8 @@
-"""The facts of a set-up that can be changed, under the names that artifacts use."""
+"""A set-up as commands and files state it: each setting under the name that artifacts use.
+
+Data flows one way: facts that were read become a `Setup`, plans and changes are made of it, and what two set-ups
+differ in is written into commands. Nothing here is read back into the set-up it came from.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +62,10 @@ def facts_from_setup(setup: Setup) -> SetupFacts:
     return {fact: value or None if fact in OPTIONAL_FACTS else value for fact, value in facts.items()}
 
 
-def changed_facts(before: SetupFacts, after: SetupFacts) -> SetupFacts:
-    """Return the facts of the second that differ from the first."""
-    return {name: value for name, value in after.items() if before.get(name) != value}
+def differing_facts(before: Setup, after: Setup) -> SetupFacts:
+    """Return what has to be stated to make one set-up into another."""
+    stated = facts_from_setup(before)
+    return {name: value for name, value in facts_from_setup(after).items() if stated.get(name) != value}
 
 
 def stages_to_rerun(setup: Setup, names: SetupFacts) -> frozenset[Stage]:

@@ -46,7 +46,7 @@ def write_frontier(points: Sequence[FrontierPoint], path: str, title: str, text:
     """Write the frontier as PNG, SVG or one HTML file that needs nothing else."""
     kind = Path(path).suffix.lower()
     if kind not in (".html", ".htm", ".png", ".svg"):
-        raise InputError(f"--plot {path}: no such picture is drawn", fix="name it .png, .svg or .html")
+        raise InputError(f"--plot {path} is not a picture format", fix="name it .png, .svg or .html")
     if kind in (".png", ".svg"):
         write_chart(make_frontier_chart(points, title), path)
         return

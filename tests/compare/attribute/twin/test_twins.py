@@ -139,7 +139,7 @@ def test_a_capture_of_a_graph_has_twins_too(book, llama_onnx, tmp_path):
     bad, code, _ = edited(llama_onnx, tmp_path / "bad.onnx", "epsilon", LAYER)
     for name, path in (("good", llama_onnx), ("bad", bad)):
         open_side(host, parse_side(host, f"onnx:{path}"), QUESTION, tmp_path / name)
-    (finding,) = compared(book, tmp_path / "good", tmp_path / "bad").findings
+    (finding,) = compared(book, tmp_path / "good", tmp_path / "bad", ComparisonQuestion()).findings
     assert finding.code == code
 
 

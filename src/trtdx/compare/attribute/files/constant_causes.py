@@ -1,4 +1,4 @@
-"""What another constant in a file is: a weight turned, ordered, scaled, cut or taken from elsewhere, a norm's, angles."""
+"""Which mistake a changed constant in a file is: a transposed, permuted, scaled, truncated or foreign weight, a norm's, rotary angles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FileCause(NamedTuple):
-    """A cause that the files tell, and what they say in words."""
+    """A cause that follows from the files, and the evidence in words."""
 
     code: str
     description: str
@@ -53,7 +53,7 @@ def cause_of_weight(change: GraphChange, reference: GraphModule) -> FileCause | 
 
 
 def _scale_count(node: ir.Node) -> int | None:
-    """Return how many scales the quantised weight of a node has; none where it is not quantised."""
+    """Return how many scales the quantised weight of a node has; None if it is not quantised."""
     for value in node.inputs:
         maker = None if value is None else value.producer()
         while maker is not None and maker.op_type in ("Transpose", "Cast", "Identity") and maker.inputs[0] is not None:
@@ -65,7 +65,7 @@ def _scale_count(node: ir.Node) -> int | None:
 
 
 def _untied_cause(change: GraphChange, before: Tensor, reference: GraphModule) -> tuple[str, dict[str, str]] | None:
-    """Return that a head no longer has the weights of the embedding."""
+    """Return the cause if an output head no longer has the weights of the embedding it is tied to."""
     swapped = _swapped_weight_cause(change, before, reference)
     if swapped is None or swapped[0] != "DX992":
         return None
@@ -74,7 +74,7 @@ def _untied_cause(change: GraphChange, before: Tensor, reference: GraphModule) -
 
 
 def _rotary_cause(before: Tensor, after: Tensor) -> tuple[str, dict[str, str]] | None:
-    """Return what another row of rotary frequencies is: of another base, or scaled."""
+    """Return the cause of changed rotary frequencies: another base, or another scaling."""
     one, other = before.double().reshape(-1), after.double().reshape(-1)
     if one.shape != other.shape or one.numel() < 2 or float(other.min()) <= 0 or float(one.min()) <= 0:
         return None
@@ -89,7 +89,7 @@ def _rotary_cause(before: Tensor, after: Tensor) -> tuple[str, dict[str, str]] |
 def _vector_cause(
     change: GraphChange, before: Tensor, after: Tensor, description: str, reference: GraphModule
 ) -> tuple[str, dict[str, str]] | None:
-    """Return what another row of numbers is: the weight or the bias of a norm, or a bias."""
+    """Return the cause of a changed vector: a norm's weight, a norm's bias, or a bias."""
     if before.numel() != max(before.shape, default=0) or before.shape != after.shape:
         return None
     of_norm = bool(reference.ops & NORM_OPERATORS or "ReduceMean" in reference.ops)
@@ -112,7 +112,7 @@ def _vector_cause(
 
 
 def _is_norm_bias(change: GraphChange) -> bool:
-    """Whether the row is what a norm of one operator adds last."""
+    """Whether the vector is the bias that a single-operator norm adds last."""
     last = change.node.inputs[2] if len(change.node.inputs) > 2 else None
     constant = None if last is None or last.const_value is None else last.const_value.numpy().reshape(-1)
     return constant is not None and bool(
@@ -149,7 +149,7 @@ def _matrix_cause(
 
 
 def _is_zero_in_blocks(matrix: Tensor) -> bool:
-    """Whether what is zero in a matrix is whole rows or columns that follow each other."""
+    """Whether the zeros of a matrix are whole adjacent rows or columns."""
     for axis in (0, 1):
         gone = (matrix == 0).all(axis)
         at = gone.nonzero().reshape(-1)
@@ -163,7 +163,7 @@ def _is_zero_in_blocks(matrix: Tensor) -> bool:
 
 
 def _order_cause(change: GraphChange, before: Tensor, after: Tensor) -> tuple[str, dict[str, str]] | None:
-    """Return what another order is: of the rows of a table or a head, or of parts."""
+    """Return the cause of a changed order: rows of an embedding or a head were shifted, or shards were swapped."""
     for axis in (0, 1):
         rows = before if axis == 0 else before.T
         if change.node.op_type == "Gather" and axis:
@@ -180,7 +180,7 @@ def _order_cause(change: GraphChange, before: Tensor, after: Tensor) -> tuple[st
 def _swapped_weight_cause(
     change: GraphChange, after: Tensor, reference: GraphModule
 ) -> tuple[str, dict[str, str]] | None:
-    """Return that a weight is another module's in the reference."""
+    """Return the cause if a weight belongs to another module in the reference."""
     for at, node in enumerate(reference.graph.nodes):
         if node is change.node or not reference.reader.is_data(node.outputs[0] if node.outputs else None):
             continue

@@ -1,4 +1,4 @@
-"""Which mistake a difference between two files is: the second witness beside what is computed.
+"""Which mistake a difference between two files amounts to: evidence beside what trying out mistakes shows.
 
 A file tells what differs, not what that does. So a cause is named from it only where what differs is one thing of a
 known kind; and where mistakes were tried out too, the files only agree, or tell apart what explains as much.
@@ -83,7 +83,7 @@ def _cause_of_changes(changes: list[GraphChange], reference: GraphModule, candid
 
 
 def _narrow_to_changes(changes: list[GraphChange], reference: GraphModule, candidate: GraphModule) -> None:
-    """Look only at what is near the differences; where all of it is new, at what is near in the candidate but old."""
+    """Look only at nodes near the differences; if all of those are new, at old nodes near them in the candidate."""
     reference_nodes = reference.nodes_near(change.node for change in changes if change.kind != "new")
     other = candidate.nodes_near(change.candidate_node for change in changes if change.kind != "lost")
     new = {id(change.node) for change in changes if change.kind == "new"}
@@ -122,7 +122,7 @@ def _cause_of_scalar(change: GraphChange, reference: GraphModule) -> FileCause |
 
 
 def _scalar_code(node: ir.Node, view: GraphModule, *, is_integer: bool) -> str:
-    """Return the cause that another number in a node is."""
+    """Return the cause that a changed number in a node indicates."""
     if is_integer:
         return {"TopK": "DX955"}.get(node.op_type, "")
     if node.op_type in QUANTISED_OPERATORS:
@@ -145,12 +145,12 @@ def _producers_of(node: ir.Node, view: GraphModule) -> list[ir.Node]:
 
 
 def _operators_after(node: ir.Node, view: GraphModule) -> set[str]:
-    """Return the operators that elementwise ones lead to from a node."""
+    """Return the operators reached from a node through elementwise ones."""
     return {reached.op_type for reached in view.nodes_after(node, ELEMENTWISE_OPERATORS | {"Where"})}
 
 
 def _cause_of_operators(moved: list[GraphChange], reference: GraphModule, candidate: GraphModule) -> FileCause | None:
-    """Return what operators that are lost and new mean together."""
+    """Return the cause that removed and added operators indicate together."""
     lost = [change.node for change in moved if change.kind == "lost"]
     new = [change.node for change in moved if change.kind == "new"]
     gone, come = {node.op_type for node in lost}, {node.op_type for node in new}
@@ -244,7 +244,7 @@ def _product_code(lost: list[ir.Node], new: list[ir.Node], reference: GraphModul
 
 
 def _order_code(lost: list[ir.Node], new: list[ir.Node], candidate: GraphModule) -> str:
-    """Return what gathers are that put numbers or heads of an attention in another order."""
+    """Return the cause if Gather nodes permute the channels or heads of an attention."""
     if lost or not new or "Softmax" not in candidate.all_ops or any(node.op_type != "Gather" for node in new):
         return ""
     orders = [next((array for array in candidate.constants(node) if array is not None), None) for node in new]
@@ -260,7 +260,7 @@ def _order_code(lost: list[ir.Node], new: list[ir.Node], candidate: GraphModule)
 
 
 def _index_shift_code(lost: list[ir.Node], new: list[ir.Node], candidate: GraphModule) -> str:
-    """Return what a whole number is that is added to positions or tokens before they are looked up."""
+    """Return the cause if an integer is added to positions or token ids before the lookup."""
     if lost or len(new) != 1 or new[0].op_type not in ("Add", "Sub"):
         return ""
     source = new[0].inputs[0]

@@ -41,7 +41,7 @@ class GraphModule:
         self.ops = set(self.all_ops)  # narrowed to what is near where the graph tells no modules
 
     def nodes_near(self, changed: Iterable[ir.Node]) -> list[ir.Node]:
-        """Return the nodes around some, up to the next matrix product: of a graph that tells no modules."""
+        """Return the nodes around some nodes, up to the next matrix product; for graphs without module names."""
         numbers = {id(node): at for at, node in enumerate(self.nodes)}
         places = [numbers[id(node)] for node in changed if id(node) in numbers]
         if not places:
@@ -81,7 +81,7 @@ def _until_product(nodes: Sequence[ir.Node]) -> Sequence[ir.Node]:
 
 
 def _used_nodes(graph: OnnxGraph) -> set[int]:
-    """Return the nodes that something comes of."""
+    """Return the nodes whose results are used."""
     used: set[int] = set()
     needed = set(graph.outputs)
     for at in reversed(range(len(graph.nodes))):
@@ -144,7 +144,7 @@ def _diff_matched_nodes(
 
 
 def constants_agree(one: Tensor, other: Tensor) -> bool:
-    """Whether two constants are one, but for the precision they are kept in."""
+    """Whether two constants are the same except for the precision they are stored in."""
     if one.shape != other.shape:
         return False
     left, right = one.double(), other.double()
@@ -169,7 +169,7 @@ def describe_changes(changes: Sequence[GraphChange]) -> list[str]:
 
 
 def describe_change(change: GraphChange) -> str:
-    """Return a changed attribute or constant in words; "" where a constant differs by its precision alone."""
+    """Return a changed attribute or constant in words; "" if a constant differs by its precision alone."""
     operator, before, after = change.node.op_type, change.before, change.after
     if change.kind == "setting":
         return f"{operator}: {change.attribute} is {after}, not {before}"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_config_json(folder: str) -> Mapping[str, Any]:
-    """Return a folder's config.json as it stands; nothing where it cannot be read."""
+    """Return a folder's config.json as it stands; empty if it cannot be read."""
     try:
         with RealHost().open(f"{folder}/config.json") as file:
             config = msgspec.json.decode(file.read(16_000_000))

@@ -1,4 +1,4 @@
-"""Two witnesses of a cause: what explains the numbers when it is tried out, and what differs in the files."""
+"""Weighs two kinds of evidence for a cause: how well it explains the numbers when tried out, and what differs in the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_WEIGHTS = "DX977"  # explains whatever is wrong with a weight, and does no
 
 
 def prefer_scale_cause(causes: Sequence[CauseHypothesis]) -> list[CauseHypothesis]:
-    """Return the causes of a difference in a quantised product: twice as much there is rather a scale than a sum taken twice."""
+    """Return the causes of a difference in a quantised product: a factor of two is more likely a scale than a sum reduced twice."""
     ordered = list(causes)
     scale = next((cause for cause in ordered if cause.code == WRONG_SCALE), None)
     if (

@@ -1,4 +1,4 @@
-"""What another weight in the candidate's file is: lost, damaged, cut off, scaled by channels, or with gate and up in turn."""
+"""What happened to a weight in the candidate's file: lost, damaged, clipped, scaled by channel, shifted, or gate and up interleaved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 CLOSE_DISTANCE = 5e-3  # relative: what a named change may leave; rounding to bfloat16 leaves 2e-3
 MIN_CLIPPED_WEIGHTS = 3  # weights at a limit
 FLOAT16_MAX = 65504.0
+ROUNDING_SHARE = 0.25  # how much of an offset by a whole step the rounding to steps may leave
 UNIFORM_SPREAD = 0.02  # spread of factors up to which they are one
 
 
 class WeightChange(NamedTuple):
-    """A cause that a weight by itself tells, with the values for its page."""
+    """A cause that the two weights show by themselves, with the values for its page."""
 
     code: str
     values: dict[str, str]
@@ -29,7 +30,7 @@ class WeightChange(NamedTuple):
 def classify_weight_change(
     name: str, reference: Tensor, candidate: Tensor, *, plus: float = 0.0
 ) -> WeightChange | None:
-    """Return what was done to a weight; none where it is nothing that the numbers tell by themselves.
+    """Return what was done to a weight; None if its numbers alone do not show it.
 
     Args:
         name: of the weight in its module.
@@ -50,7 +51,8 @@ def classify_weight_change(
     if not plus and not bool(candidate.any()) and bool(reference.any()):
         bias = name.endswith("bias")
         return WeightChange("DX987" if bias else "DX933", {"what": f"{name} is zero everywhere"})
-    for check in (_clipped_change, _interleaved_change, _expert_order_change, _channel_factor_change):
+    checks = (_clipped_change, _interleaved_change, _expert_order_change, _channel_factor_change, _offset_change)
+    for check in checks:
         change = check(name, reference + plus, candidate + plus)
         if change is not None:
             return change
@@ -60,7 +62,7 @@ def classify_weight_change(
 def factor_beside_siblings(
     reference: Tensor, candidate: Tensor, siblings: Iterable[tuple[Tensor, Tensor]]
 ) -> float | None:
-    """Return the one factor by which a weight differs from what its siblings' have: a norm was folded into all of them.
+    """Return the factor by which a weight differs from its siblings after a norm was folded into all of them.
 
     Args:
         reference: the reference's weight.
@@ -79,7 +81,7 @@ def factor_beside_siblings(
 
 
 def _input_factors(reference: Tensor, candidate: Tensor) -> Tensor | None:
-    """Return the factors of a matrix's input channels; none where it is changed otherwise, or not at all."""
+    """Return the factors on a matrix's input channels; None if it changed in another way, or not at all."""
     if reference.shape != candidate.shape or reference.ndim != 2:
         return None
     reference, candidate = reference.detach().double(), candidate.detach().double()
@@ -101,7 +103,7 @@ def _clipped_change(name: str, reference: Tensor, candidate: Tensor) -> WeightCh
 
 
 def _interleaved_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
-    """Return that the two halves of a weight are in turn where one should follow the other, or the other way round."""
+    """Return the cause if the two halves of a weight are interleaved instead of concatenated, or the reverse."""
     for axis in range(max(0, reference.ndim - 2), reference.ndim):
         size = reference.shape[axis]
         if size % 2 or reference.ndim < 2:
@@ -114,7 +116,7 @@ def _interleaved_change(name: str, reference: Tensor, candidate: Tensor) -> Weig
 
 
 def _expert_order_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
-    """Return that the matrices of several experts stand in another order."""
+    """Return the cause if the experts' matrices are in another order."""
     if reference.ndim != 3:
         return None
     rows, candidate_rows = reference.flatten(1), candidate.flatten(1)
@@ -129,7 +131,7 @@ def expert_order(order: Tensor) -> WeightChange:
 
 
 def _channel_factor_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
-    """Return that each channel of a matrix is multiplied by a factor of its own.
+    """Return the cause if each channel of a matrix is multiplied by its own factor.
 
     Any two weights of a norm are such factors apart, so a vector tells nothing.
     """
@@ -147,3 +149,14 @@ def _channel_factor_change(name: str, reference: Tensor, candidate: Tensor) -> W
         what = f"{name} is multiplied by a factor for each {channel} ({spread}) that nothing makes up for"
         return WeightChange("DX930", {"what": what})
     return None
+
+
+def _offset_change(name: str, reference: Tensor, candidate: Tensor) -> WeightChange | None:
+    """Return the cause if all weights of an output channel are off by one constant: a zero point was not subtracted."""
+    gap = candidate - reference
+    if reference.ndim != 2 or 1 in reference.shape or not bool(gap.any()):
+        return None
+    offsets = gap.mean(1, keepdim=True)
+    if float((gap - offsets).norm()) > ROUNDING_SHARE * float(gap.norm()):
+        return None
+    return WeightChange("DX950", {"which": name, "offset": f"{float(offsets.abs().mean()):.4g}"})

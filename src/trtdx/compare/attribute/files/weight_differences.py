@@ -1,4 +1,4 @@
-"""What both sides' files tell: weights that are a change of the reference's, constants and settings that differ.
+"""What the files of both sides show: weights derived from the reference's, and constants and settings that differ.
 
 It is evidence beside the numbers, and it gives one more hypothesis: the reference's module with the candidate's weights.
 """
@@ -30,18 +30,17 @@ if TYPE_CHECKING:
 
 CLOSE_DISTANCE = 0.02  # relative distance up to which a weight is the same but for its precision
 UNIT_FACTOR_TOLERANCE = 0.01  # up to which a factor is one
-CODES = {"transposed": "DX982", "in another order": "DX983", "scaled": "DX948", "partly zero": "DX984"}
 
 
 class WeightRelation(NamedTuple):
-    """How a weight of the candidate comes from one of the reference."""
+    """How a weight of the candidate derives from one of the reference."""
 
     kind: str  # "same", "transposed", "in another order", "scaled", "partly zero", "of another module", "different"
     description: str
 
 
 def relate_weights(reference: Tensor, candidate: Tensor) -> WeightRelation:
-    """Return how one matrix or vector comes from another."""
+    """Return how one matrix or vector derives from another."""
     one, other = reference.detach().double(), candidate.detach().double()
     if one.numel() != other.numel():
         return WeightRelation("different", f"{list(other.shape)} instead of {list(one.shape)}")
@@ -82,7 +81,7 @@ def _zeroed_relation(one: Tensor, other: Tensor) -> WeightRelation | None:
 
 
 def _reordered_relation(one: Tensor, other: Tensor) -> WeightRelation | None:
-    """Return that the rows, or the columns, stand in another order."""
+    """Return the relation if the rows or the columns are permuted."""
     for axis, axis_name in ((0, "rows"), (1, "columns")):
         if axis >= one.ndim or one.shape[axis] > 16_384:
             continue
@@ -143,7 +142,7 @@ def candidate_weight_ideas(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _expert_order(reference: Tensor, candidate: Tensor) -> WeightChange:
-    """Return in which order the rows of a router, one for each expert, stand."""
+    """Return the order of a router's rows, one for each expert."""
     rows, candidate_rows = (matrix.detach().double().reshape(matrix.shape[0], -1) for matrix in (reference, candidate))
     return expert_order(torch.cdist(candidate_rows, rows).argmin(1))
 
@@ -151,7 +150,7 @@ def _expert_order(reference: Tensor, candidate: Tensor) -> WeightChange:
 def _factor_beside_siblings(
     bench: ModuleBench, parameters: Mapping[str, Tensor], changed: Mapping[str, tuple[WeightRelation, Tensor]]
 ) -> float | None:
-    """Return the factor that is left of a weight's change once a norm is made up for that was folded into its siblings."""
+    """Return the factor by which a weight changed beyond the norm that was folded into it and its siblings."""
     side = bench.suspect.candidate
     if list(changed) != ["weight"] or side is None or side.spec.kind != "hf":
         return None
@@ -170,7 +169,7 @@ def _is_tied(bench: ModuleBench) -> bool:
 
 
 def read_candidate_weights(suspect: Suspect, bench: ModuleBench) -> dict[str, Tensor]:
-    """Return the candidate's weights of the module, by the reference's names; none where they cannot be read."""
+    """Return the candidate's weights of the module, by the reference's names; empty if they cannot be read."""
     side = suspect.candidate
     if side is None:
         return {}
@@ -193,7 +192,7 @@ def _weights_from_folder(side: Any, path: str) -> dict[str, Tensor]:
 
 
 def _weights_from_onnx(path: str, bench: ModuleBench) -> dict[str, Tensor]:
-    """Return the constants of a graph that stand in the module's scope, for the weights they have the size of."""
+    """Return the constants in the module's scope of a graph, matched to the weights by their size."""
     weights: dict[str, Tensor] = {}
     constants = _constants_in_scope(path, bench.path)
     for name, parameter in bench.module.named_parameters():
@@ -219,7 +218,7 @@ def _weights_from_onnx(path: str, bench: ModuleBench) -> dict[str, Tensor]:
 
 
 def _is_kept_transposed(weight: Tensor, constant: Tensor) -> bool:
-    """Whether a square constant is kept as a graph multiplies by it: as its transpose is nearer."""
+    """Whether a square constant is stored transposed, as a graph multiplies by it."""
     return (
         weight.shape == constant.shape
         and weight.shape[0] == weight.shape[1]

@@ -45,7 +45,7 @@ def attention_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _head_merge_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield heads put side by side in another order than a head's numbers after the other's."""
+    """Yield heads interleaved channel by channel instead of concatenated."""
 
     def untransposed(got: Tensor) -> Tensor:
         batch, heads, new, width = got.shape
@@ -83,7 +83,7 @@ def _softmax_axis_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[
 
 
 def _sink_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistake]:
-    """Yield attention without the scores that take weight from the keys."""
+    """Yield attention without its sinks."""
     if call.sinks is not None:
         got = run_with_core(bench, AttentionCore(lambda attn: attn._replace(sinks=None)))
         yield Mistake("DX934", got, {"found": "left out"}, "attention without its sinks")
@@ -179,7 +179,7 @@ def _tile_part(part: str, groups: int) -> Callable[[AttentionCall], AttentionCal
 
 
 def common_permutations(count: int) -> Iterator[tuple[str, list[int]]]:
-    """Yield permutations that mistakes make: reversed, turned, read in the other order, two exchanged."""
+    """Yield the permutations that mistakes produce: reversed, rotated, read in the other order, two swapped."""
     seen_orders = {tuple(range(count))}
     for description, order in _named_permutations(count):
         if tuple(order) not in seen_orders:

@@ -97,7 +97,7 @@ def tile_heads(tensor: Tensor, groups: int) -> Tensor:
 def attention_interface(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any
 ) -> tuple[Tensor, Tensor]:
-    """Be an attention function of transformers."""
+    """Act as an attention function of transformers."""
     core = _current_core.get() or AttentionCore()
     causal = more.get("is_causal")
     call = _make_call(
@@ -145,7 +145,7 @@ def causal_mask(new: int, total: int, window: int = 0) -> Tensor:
 
 @contextmanager
 def _intercept_sdpa() -> Iterator[None]:
-    """Lead torch's own attention function here."""
+    """Redirect torch's scaled_dot_product_attention to the core."""
     functional = torch.nn.functional
     original = functional.scaled_dot_product_attention
     functional.scaled_dot_product_attention = _sdpa_replacement
@@ -202,7 +202,7 @@ def run_with_core(bench: ModuleBench, core: AttentionCore, **inputs: Any) -> Out
 
 
 def attention_call_of(bench: ModuleBench) -> AttentionCall | None:
-    """Return what the module's attention is computed from; none if it has no attention that can be led here."""
+    """Return what the module's attention is computed from; None if its attention cannot be intercepted."""
     if "call" not in bench.shared_results:
         bench.shared_results["call"] = _find_attention_call(bench)
     call: AttentionCall | None = bench.shared_results["call"]

@@ -29,7 +29,7 @@ MOST_PAGES, MOST_TABLES = 24, 900
 
 
 def cache_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield caches that keep too little, the old, or another's keys and values."""
+    """Yield caches with too little precision, stale entries, or another sequence's keys and values."""
     call = attention_call_of(bench)
     if call is None:
         return
@@ -77,7 +77,7 @@ def _cache_dtype_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _stale_cache_mistakes(bench: ModuleBench, before: int) -> Iterator[Mistake]:
-    """Yield places of the cache that were not written, or read too early."""
+    """Yield cache slots that were not written, or were read too early."""
 
     def filled(start: int, end: int, source: int | None) -> TensorChange:
         def change(tensor: Tensor) -> Tensor:
@@ -172,14 +172,14 @@ def _other_request_mistakes(bench: ModuleBench, call: AttentionCall, before: int
 
 
 def _wrong_sequences(bench: ModuleBench) -> list[int]:
-    """Return the sequences in which the candidate is wrong; their block tables are what may be."""
+    """Return the sequences in which the candidate is wrong; only their block tables can be at fault."""
     candidate, reference = bench.targets[bench.main_target], bench.truth[bench.main_target]
     gap = torch.nan_to_num(candidate - reference).reshape(reference.shape[0], -1).square().sum(1)
     return [row for row, row_error in enumerate(gap.tolist()) if row_error > 0.01 * float(gap.max())]
 
 
 def _page_table_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistake]:
-    """Yield block tables with a page that is another one, of the same sequence or another, or that holds nothing."""
+    """Yield block tables in which one page is wrong: of the same sequence, of another, or empty."""
     rows, total = call.key.shape[0], call.key.shape[-2]
     hit = _wrong_sequences(bench)
     sizes = [(size, min(-(-total // size), MOST_PAGES)) for size in PAGE_SIZES if size < total]
@@ -194,7 +194,7 @@ def _page_table_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mi
 
 
 def _own_page_tables(count: int, size: int, rows: int, sequences: list[int]) -> Iterator[tuple[str, TensorChange]]:
-    """Yield a page from elsewhere in the same place, another page of the same sequence, two exchanged, or none."""
+    """Yield another page of the same sequence, two pages swapped, the same page of another sequence, or an empty one."""
     pages, page_size = range(count), f"of {size} tokens each"
     for shift, at in product(range(1, min(rows, 5)), pages):
         yield (
@@ -222,7 +222,7 @@ def _other_page_tables(count: int, size: int, rows: int, sequences: list[int]) -
 def _read_page(
     source: int, target: int, size: int, sequences: list[int], *, shift: int = 0, back: bool = False
 ) -> TensorChange:
-    """Return what reads one page for another, in the sequences that are hit."""
+    """Return a change that reads one page in place of another, in the affected sequences."""
 
     def change(tensor: Tensor) -> Tensor:
         changed, total = tensor.clone(), tensor.shape[-2]

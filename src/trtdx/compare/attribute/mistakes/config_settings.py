@@ -1,4 +1,4 @@
-"""Causes that the two configs state outright: the reference's module, built with one setting of the candidate's."""
+"""Causes that the two configs state outright. Each is tried by building the reference's module with one of the candidate's settings."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def differing_settings(suspect: Suspect, config: Any) -> list[SettingDifference]
 
 
 def config_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield the module as the reference's model has it with a setting of the candidate's, one after the other, then all."""
+    """Yield the reference's module built with each differing setting of the candidate, then with all of them."""
     settings = differing_settings(bench.suspect, getattr(bench.model, "config", None))[:MOST_SETTINGS]
     for setting in settings:
         yield from _rebuilt_model_mistakes(

@@ -19,7 +19,7 @@ MOST_SHIFT = 64
 
 
 def embedding_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield a table looked up otherwise."""
+    """Yield mistakes in an embedding lookup."""
     if isinstance(bench.module, torch.nn.Embedding) and bench.main_target == f"{bench.path}:out":
         yield from _table_mistakes(bench)
     yield from _embedding_scale_mistakes(bench)
@@ -98,7 +98,7 @@ def _row_shift_mistakes(bench: ModuleBench, ids: Tensor, table: Tensor, own_scal
 
 
 def _are_positions(ids: Tensor) -> bool:
-    """Whether numbers are positions: each one more than that before it, but for padding in front."""
+    """Whether integers are positions: each one more than the last, apart from padding in front."""
     steps = ids[..., 1:] - ids[..., :-1]
     return ids.shape[-1] > 2 and bool((steps[..., -1] == 1).all()) and bool(((steps >= 0) & (steps <= 1)).all())
 

@@ -52,7 +52,7 @@ def _zero_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterato
 
 
 def _clipped_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator[Mistake]:
-    """Yield weights that are held at a limit."""
+    """Yield weights clipped at a limit."""
     weight, peak = product.weight, float(product.weight.abs().max())
 
     def outputs(limit: float) -> Outputs:
@@ -65,7 +65,7 @@ def _clipped_weight_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iter
 
 
 def _interleaved_gate_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator[Mistake]:
-    """Yield gate and up that were kept row by row in turn, and cut as if one stood after the other."""
+    """Yield gate and up that were stored interleaved and split as if they were concatenated."""
     own_name = bench.path.rpartition(".")[2]
     for path, other in bench.sibling_modules():
         name, weight = path.rpartition(".")[2], getattr(other, "weight", None)

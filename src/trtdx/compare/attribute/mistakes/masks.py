@@ -1,4 +1,4 @@
-"""Who sees whom in an attention: masks that are missing, moved, turned round, too weak or of another row, and windows."""
+"""Attention masks that are missing, shifted, inverted, too weak or of another sequence, and attention windows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mask_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistake]:
 
 
 def mask_tensor_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield what a mask is that differs itself, before any attention has used it."""
+    """Yield the cause of a mask that is itself wrong, before any attention has used it."""
     for reference_mask, candidate_mask in bench.suspect.masks.values():
         reference_visible, candidate_visible = (
             _visible_square(tensor_from_array(reference_mask)),
@@ -84,7 +84,7 @@ def mask_tensor_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _visible_square(mask: Tensor) -> Tensor | None:
-    """Return who sees whom, [batch, 1, new, all], of a mask with a row for each query."""
+    """Return which keys each query sees, [batch, 1, new, all], from a mask with a row for each query."""
     if mask.ndim < 2 or mask.shape[-2] < 2:
         return None
     visible = mask if mask.dtype == torch.bool else mask > HIDDEN_SCORE
@@ -121,7 +121,7 @@ def valid_keys(bench: ModuleBench, call: AttentionCall) -> Tensor:
 
 
 def _window_of_mask(allowed: Tensor) -> int:
-    """Return how many keys the last query sees at most, 0 if it sees all that are valid."""
+    """Return the attention window of the last query; 0 if it sees all valid keys."""
     new, total = allowed.shape[-2:]
     inside = allowed[:, 0].any(0)
     first = int(inside[-1].nonzero()[0]) if bool(inside[-1].any()) else 0
@@ -147,7 +147,7 @@ def _missing_mask_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[
 
 
 def _wrong_masks(bench: ModuleBench, call: AttentionCall) -> Iterator[tuple[str, Tensor]]:
-    """Yield masks that are there and hide something else, in words and as [batch or 1, 1, new, all]."""
+    """Yield masks that hide the wrong keys, in words and as [batch or 1, 1, new, all]."""
     new, total = call.query.shape[-2], call.key.shape[-2]
     valid, own_mask = valid_keys(bench, call), call.allowed[:, :1]
     behind = torch.arange(total - new, total)[:, None] - torch.arange(total)[None, :]
@@ -180,14 +180,14 @@ def _wrong_masks(bench: ModuleBench, call: AttentionCall) -> Iterator[tuple[str,
 
 
 def _see_at_least_self(mask: Tensor, behind: Tensor) -> Tensor:
-    """Return a mask in which who would see nothing sees itself."""
+    """Return a mask in which a query that would see no key sees its own."""
     return mask | (~mask.any(-1, keepdim=True) & (behind == 0)[None, None])
 
 
 def _masks_of_other_rows(
     call: AttentionCall, own_mask: Tensor, valid: Tensor, behind: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield masks that are of another sequence of the batch."""
+    """Yield masks taken from another sequence of the batch."""
     rows = own_mask.shape[0]
     if rows < 2 or bool((own_mask == own_mask[:1]).all()):
         return
@@ -198,7 +198,7 @@ def _masks_of_other_rows(
 
 
 def _weak_mask_mistakes(bench: ModuleBench, call: AttentionCall) -> Iterator[Mistake]:
-    """Yield a mask that takes too little from the scores it should hide."""
+    """Yield a mask that subtracts too little from the scores it should hide."""
     hidden = ~call.allowed
     if not bool(hidden.any()):
         return

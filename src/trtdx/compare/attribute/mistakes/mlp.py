@@ -32,7 +32,7 @@ ACTIVATION_ATTRIBUTES = ("act_fn", "act", "activation", "activation_fn", "activa
 
 
 def known_activations() -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return the activations that are taken for one another."""
+    """Return the activations that are commonly mistaken for one another."""
     functional = torch.nn.functional
     return {
         "gelu": functional.gelu,

@@ -1,4 +1,4 @@
-"""Candidates that throw dice: dropout left on, or results that differ from run to run."""
+"""Candidates that are not deterministic: dropout left on, or results that differ from run to run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DROPOUT_ATTRIBUTES = (
 
 
 def nondeterminism_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield dropout, where its zeros are seen, and chance, where the candidate was computed twice."""
+    """Yield dropout if its zeros are visible, and non-determinism if the candidate was run twice."""
     yield from _dropped_output_mistakes(bench)
     yield from _dropped_attention_mistakes(bench)
     yield from _jitter_mistakes(bench)
@@ -58,7 +58,7 @@ def nondeterminism_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _reseed_onnxruntime() -> None:
-    """Give ONNX Runtime other dice: in one process they fall alike in each session."""
+    """Give ONNX Runtime another random seed: in one process every session draws the same numbers."""
     runtime = sys.modules.get("onnxruntime")
     if runtime is not None:
         runtime.set_seed(time.monotonic_ns() % 2**31)
@@ -71,7 +71,7 @@ def _run_to_run_spread(bench: ModuleBench, name: str, second: Tensor) -> float:
 
 
 def largest_dropout_rate(module: Any) -> float:
-    """Return the largest rate of dropout that a module has."""
+    """Return the highest dropout rate in a module."""
     rates = [submodule.p for submodule in module.modules() if isinstance(submodule, torch.nn.Dropout)]
     for submodule in module.modules():
         attribute_rates = [getattr(submodule, name, 0.0) for name in DROPOUT_ATTRIBUTES]
@@ -99,7 +99,7 @@ def _dropped_output_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _jitter_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield numbers that are each multiplied by one of its own: within a range, and the same way in no row or channel."""
+    """Yield outputs multiplied by random factors: bounded, and uncorrelated over rows and channels."""
     for name in bench.wrong_targets:
         truth, candidate = (
             bench.truth[name][bench.row_index(name)].double(),
@@ -125,7 +125,7 @@ def _jitter_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _dropped_attention_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield weights of attention of which some are zero and all others larger: what was seen is solved for them."""
+    """Yield dropout on attention weights, which are solved for from what attention returned."""
     call, name = attention_call_of(bench), _projection_input_name(bench)
     if call is None or not name:
         return
@@ -165,7 +165,7 @@ def _projection_input_name(bench: ModuleBench) -> str:
 def _solve_attention_weights(
     bench: ModuleBench, core: AttentionCore, call: AttentionCall, name: str
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the candidate's weights over the reference's, and which of them are seen well."""
+    """Return the ratio of the candidate's attention weights to the reference's, and which ratios are well determined."""
     weights, values = core.weights.double(), call.value.double()
     groups = weights.shape[1] // values.shape[1]
     values = values.repeat_interleave(groups, 1)

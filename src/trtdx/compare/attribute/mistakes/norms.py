@@ -89,7 +89,7 @@ def norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def folded_norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield a norm whose weight lacks the one that is added to it: exporters add it beforehand."""
+    """Yield a norm whose weight lacks the 1 that this family adds; exporters fold it in."""
     norm_and_input = identify_norm(bench)
     if norm_and_input is None or norm_and_input[0].weight is None or norm_and_input[0].plus:
         return
@@ -158,7 +158,7 @@ def _inner_norm_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _counts_weight_from_one(module: Any) -> bool:
-    """Whether a norm counts its weight from one: with a weight of zero it still gives something."""
+    """Whether a norm adds 1 to its weight: with a weight of zero its output is not zero."""
     ones = torch.ones((1, module.weight.shape[0]), dtype=module.weight.dtype)
     ones[0, 0] = 2.0
     blank = {"weight": torch.zeros_like(module.weight)}

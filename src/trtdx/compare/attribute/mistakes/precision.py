@@ -42,7 +42,7 @@ def precision_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def narrow_dtype_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield what a type does by itself, where the reference computed in it is as wrong as the candidate."""
+    """Yield the effect of the type alone, if the reference computed in it is as wrong as the candidate."""
     lossy = [name for name, truth in bench.truth.items() if bench.relative_error(name, truth) > NARROW_ERROR]
     if not lossy or bench.dtype not in ("float16", "bfloat16"):
         return
@@ -61,7 +61,7 @@ def narrow_dtype_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _overflow_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield float16 that ends at 65504: infinities, or values held there."""
+    """Yield overflow of float16 at 65504: infinities, or values clamped there."""
     candidate = bench.targets[bench.main_target]
     not_finite = not bool(torch.isfinite(candidate).all())
     peak = max(float(tensor.abs().max()) for tensor in bench.truth.values() if tensor.numel())
@@ -96,7 +96,7 @@ def _overflow_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _saturation_mistakes(bench: ModuleBench, product: MatrixProduct | None) -> Iterator[Mistake]:
-    """Yield outputs or inputs that are held at a largest value."""
+    """Yield outputs or inputs clamped at a limit."""
     candidate = torch.nan_to_num(bench.targets[bench.main_target])
     truth = bench.truth[bench.main_target]
     limit = float(candidate.abs().max())

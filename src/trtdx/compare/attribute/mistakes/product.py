@@ -88,7 +88,7 @@ def is_vocabulary_head(bench: ModuleBench) -> bool:
 
 
 def head_widths(bench: ModuleBench) -> set[int]:
-    """Return the widths that a head may have in what leaves the module; none where no heads leave it."""
+    """Return the widths that a head may have in what leaves the module; empty if no heads leave it."""
     parent, _, own_name = bench.path.lower().rpartition(".")
     if "att" not in parent or own_name in HEADLESS_PROJECTIONS or "_a_" in own_name:
         return set()

@@ -1,4 +1,4 @@
-"""Quantised matrix products: scales, what they are shared by, zero points, and backends that saturate."""
+"""Quantised matrix products: scales and their granularity, zero points, and backends that saturate."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _fake_quantisation_mistakes(bench: ModuleBench, product: MatrixProduct) -> I
 
 
 def _channel_scale_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator[Mistake]:
-    """Yield channels that have another's scale: one for all where each has its own, or the other way round."""
+    """Yield scales of the wrong granularity: per tensor instead of per channel, or the reverse."""
     candidate, _ = counted_targets(bench)
     peaks = product.weight.abs().amax(1).clamp(min=1e-30)
     plain = product.compute(product.weight)
@@ -126,7 +126,7 @@ def _channel_scale_mistakes(bench: ModuleBench, product: MatrixProduct) -> Itera
 
 
 def _zero_point_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator[Mistake]:
-    """Yield zero points that are left out: of inputs, then all are too large by one number; or of weights."""
+    """Yield zero points left out, of the inputs (which are then off by one constant) or of the weights."""
     candidate, reference = counted_targets(bench)
     gap = candidate - reference
     sums = product.weight.sum(1)
@@ -150,7 +150,7 @@ def _zero_point_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterator
 
 
 def _weight_offset_mistakes(bench: ModuleBench, product: MatrixProduct, gap: Tensor) -> Iterator[Mistake]:
-    """Yield weights that are all too large by a number of steps of their quantiser: then outputs go with the inputs' sum."""
+    """Yield weights off by a whole number of quantisation steps: outputs are then off in proportion to the sum of the inputs."""
     rows = bench.row_index(bench.main_target)
     sums = product.x.double().sum(1).reshape(product.shape[:-1])
     channel_offsets = (gap * sums[rows].reshape(-1, 1)).sum(0) / (sums[rows] ** 2).sum().clamp(min=1e-300)
@@ -180,7 +180,7 @@ def _weight_offset_mistakes(bench: ModuleBench, product: MatrixProduct, gap: Ten
 
 
 def saturating_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return a product of bytes as processors without VNNI make it: pairs are summed in 16 bits, and held there."""
+    """Return an int8 product as processors without VNNI compute it: pairs of products are summed in 16 bits and saturate."""
     rows, inner = left.shape
     total = torch.zeros((rows, right.shape[0]), dtype=torch.float64)
     for at in range(0, inner - inner % 2, 2):

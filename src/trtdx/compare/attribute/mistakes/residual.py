@@ -34,7 +34,7 @@ class LayerPart(NamedTuple):
 
 
 class ResidualBranch(NamedTuple):
-    """A part whose output is added, what it is added to, and that after the norm before the part."""
+    """A residual branch: the part, the residual it is added to, and the residual after the norm before the part."""
 
     part: LayerPart
     residual: Tensor
@@ -44,7 +44,7 @@ class ResidualBranch(NamedTuple):
 
 
 def residual_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield residuals that are left out, added twice, or taken on the other side of a norm."""
+    """Yield residuals that are left out, added twice, or taken from the wrong side of a norm."""
     if not list(bench.module.children()) or bench.main_target != f"{bench.path}:out":
         return
     layer_branches = find_branches(bench)
@@ -73,7 +73,7 @@ def find_branches(bench: ModuleBench) -> list[ResidualBranch]:
 
 
 def _branch_factors(start: Tensor, end: Tensor, chosen: tuple[LayerPart, ...]) -> list[float]:
-    """Return by what each part's output is multiplied before it is added: one, or what fits best."""
+    """Return the factor on each part's output before it is added: one, or the best fit."""
     plain = start + sum(part.output_tensor for part in chosen)
     if float(((plain - end).double() ** 2).sum()) < 1e-10 * float((end.double() ** 2).sum()):
         return [1.0] * len(chosen)
@@ -116,7 +116,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _layer_parts(bench: ModuleBench) -> list[LayerPart]:
-    """Return the parts of a layer in the order in which they are done."""
+    """Return the parts of a layer in the order of execution."""
     parts: list[LayerPart] = []
     hooks = []
 
@@ -194,7 +194,7 @@ def _earlier_layer_mistakes(bench: ModuleBench, layer_branches: list[ResidualBra
 
 @contextmanager
 def _norm_of_sum(norm: Any, stream: Tensor, factor: float) -> Iterator[None]:
-    """Let a norm whose result is added be given the sum instead, and its result be all there is."""
+    """Apply a norm to the sum instead of the branch, and pass its result on alone."""
 
     def before(_: Any, args: Any) -> Any:
         return (args[0] + stream.to(args[0].dtype), *args[1:])
@@ -212,7 +212,7 @@ def _add_to_output(more: Tensor) -> Callable[[Any, Any], Any]:
 
 
 def _multiplier_mistakes(bench: ModuleBench, layer_branches: list[ResidualBranch]) -> Iterator[Mistake]:
-    """Yield branches that are added times another number, all alike."""
+    """Yield residual branches all multiplied by another factor."""
     if not layer_branches:
         return
     own_factor = layer_branches[0].factor

@@ -1,4 +1,4 @@
-"""Rotary embeddings: which numbers are turned together, how fast, and from which position."""
+"""Rotary embeddings: which channels are rotated together, at which frequencies, and from which position."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _is_rotary_module(module: Any) -> bool:
 
 
 def _frequency_prefixes(module: Any) -> list[str]:
-    """Return what stands before the names of a module's speeds: a kind of layers each, or nothing."""
+    """Return the prefixes of a module's frequency buffers: one for each kind of layer, or ""."""
     names = [name for name, _ in module.named_buffers(recurse=False)] + ["inv_freq"]
     return [
         name.removesuffix("inv_freq")
@@ -104,7 +104,7 @@ def _rotary_module_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _rotary_functions(module: Any) -> dict[str, Any]:
-    """Return the functions that turn queries and keys, where the module's own code finds them."""
+    """Return the functions that rotate queries and keys, where the module's own code looks them up."""
     space = getattr(type(module).forward, "__globals__", {})
     return {
         name: function
@@ -115,7 +115,7 @@ def _rotary_functions(module: Any) -> dict[str, Any]:
 
 @contextmanager
 def replace_rotary(bench: ModuleBench, rotary: RotaryFunction) -> Iterator[None]:
-    """Let queries and keys be turned otherwise inside the block; `turn` is given how the module itself does it."""
+    """Rotate queries and keys by `turn` inside the block; it is given the module's own function."""
     space = type(bench.module).forward.__globals__
     with ExitStack() as undo:
         for name, function in _rotary_functions(bench.module).items():
@@ -171,7 +171,7 @@ def _rotary_use_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _wider_rotation_mistakes(bench: ModuleBench, angles: RotaryAngles, width: int) -> Iterator[Mistake]:
-    """Yield that a larger part of each head is turned than it should be."""
+    """Yield a rotation of a larger part of each head than it should be."""
     turned = 2 * angles.frequencies.shape[0]
     cut = next((name for name in ROTARY_WIDTH_ATTRIBUTES if getattr(bench.module, name, 0) == turned == width), "")
     width = getattr(bench.module, "head_dim", width) if cut else width
@@ -187,7 +187,7 @@ def _wider_rotation_mistakes(bench: ModuleBench, angles: RotaryAngles, width: in
 
 
 def _rotary_with_expanded_tables(cosine: Tensor, sine: Tensor) -> RotaryFunction:
-    """Return a turn by other cosines and sines, of whatever width."""
+    """Return a rotation by other cosines and sines, of any width."""
 
     def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         shape = (*cos.shape[:-1], cosine.shape[-1])
@@ -197,7 +197,7 @@ def _rotary_with_expanded_tables(cosine: Tensor, sine: Tensor) -> RotaryFunction
 
 
 def _single_side_mistakes(bench: ModuleBench, angles: RotaryAngles) -> Iterator[Mistake]:
-    """Yield queries or keys alone that are turned for another position, or by other speeds."""
+    """Yield queries or keys alone rotated for another position, or at other frequencies."""
 
     def one(which: str, cosine: Tensor, sine: Tensor) -> RotaryFunction:
         def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
@@ -217,7 +217,7 @@ def _single_side_mistakes(bench: ModuleBench, angles: RotaryAngles) -> Iterator[
 
 
 def _pair_layout_mistakes(bench: ModuleBench, width: int, rotary_width: int) -> Iterator[Mistake]:
-    """Yield pairs that stand side by side instead of half apart, or the other way round."""
+    """Yield rotation of adjacent channels instead of the two halves, or the reverse."""
     size = min(width, rotary_width)
     pairs = torch.cat((torch.arange(0, size, 2), torch.arange(1, size, 2)))
     for order, layout in ((pairs, "interleaved"), (torch.argsort(pairs), "in halves")):
@@ -253,7 +253,7 @@ def _pair_layout_mistakes(bench: ModuleBench, width: int, rotary_width: int) -> 
 
 
 def _rotate_without_minus(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
-    """Return what is turned where the one half is not negated: a * cos + b * sin, b * cos + a * sin."""
+    """Return the rotation without the minus sign: a * cos + b * sin, b * cos + a * sin."""
     none, one = torch.zeros_like(sin), torch.ones_like(sin)
     still, right = rotate(q, k, cos, none), rotate(q, k, cos, sin)
     crossed, plain = (rotate(q.abs(), k.abs(), none, sine) for sine in (one, none))
@@ -272,7 +272,7 @@ def _rotary_backwards(which: str) -> RotaryFunction:
 
 
 def _partial_rotation_mistakes(bench: ModuleBench, width: int, rotary_width: int) -> Iterator[Mistake]:
-    """Yield that nothing, only queries, only keys or another part of each head is turned."""
+    """Yield rotation of nothing, of queries or keys alone, or of another part of each head."""
 
     def one(which: str) -> RotaryFunction:
         def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
@@ -296,7 +296,7 @@ def _partial_rotation_mistakes(bench: ModuleBench, width: int, rotary_width: int
 
 
 def _rotary_of_first(size: int, *, stretched: bool) -> RotaryFunction:
-    """Return a turn of the first numbers of each head, with the speeds of a head that is so small, or the first ones."""
+    """Return a rotation of the first channels of each head, at the frequencies of a head of that size or at the first ones."""
 
     def turn(rotate: ApplyRotary, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Any:
         half = cos.shape[-1] // 2
@@ -358,7 +358,7 @@ def _angle_mistakes(
 
 
 def _rope_base(maker: Any, kind: str) -> float:
-    """Return the base that a model's settings tell for a kind of layers, else that of the second pair."""
+    """Return the rotary base from a model's settings for a kind of layer, otherwise from its second frequency."""
     config = getattr(maker, "config", None)
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
     if isinstance(rope, dict) and isinstance(rope.get(kind.rstrip("_")), dict):
@@ -406,7 +406,7 @@ def _rope_scaling_mistakes(
 
 
 def _llama3_frequencies(frequencies: Tensor, factor: float, low: float, high: float, original: float) -> Tensor:
-    """Return speeds as Llama 3.1 scales them: slow ones divided, fast ones kept, a blend between."""
+    """Return frequencies as Llama 3.1 scales them: low ones divided, high ones kept, a blend in between."""
     turns = original * frequencies / (2 * math.pi)
     blend = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies / factor * (1 - blend) + frequencies * blend

@@ -1,4 +1,4 @@
-"""Mixtures of experts: who is chosen, with which weight, in which order, and the expert that all share."""
+"""Mixtures of experts: which experts are chosen, with which weights, in which order, and the shared expert."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def is_router(bench: ModuleBench) -> bool:
 
 
 def _shared_expert_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
-    """Yield the expert that all tokens share, giving nothing."""
+    """Yield a shared expert that contributes nothing."""
     block, _, own_name = bench.path.rpartition(".")
     if own_name in SHARED_EXPERT_NAMES and bench.main_target == f"{bench.path}:out":
         nothing = bench.with_main(torch.zeros_like(bench.truth[bench.main_target]))
@@ -251,7 +251,7 @@ def _identify_choice(router: Any, logits: Tensor, weights: Tensor, correction: T
 
 
 def _find_expert_order(bench: ModuleBench, routed: RoutedBlock) -> list[int] | None:
-    """Return which expert stands where, from the weights that explain each token best."""
+    """Return the order of the experts, from the weights that explain each token best."""
     candidate = torch.nan_to_num(bench.targets[bench.main_target]).reshape(routed.rest.shape) - routed.rest
     experts, _, width = routed.expert_outputs.shape
     if width < experts:
@@ -306,7 +306,7 @@ def _router_mistakes(bench: ModuleBench) -> Iterator[Mistake]:
 
 
 def _in_candidate_order(bench: ModuleBench, chosen_weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights and numbers of the chosen in the candidate's order where it chose the same: the order says nothing."""
+    """Return the chosen experts and their weights in the candidate's order if it chose the same ones; their order means nothing."""
     candidate_ids = next(
         (tensor for name, tensor in bench.targets.items() if not bench.truth[name].is_floating_point()), None
     )

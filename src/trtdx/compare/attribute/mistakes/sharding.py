@@ -80,7 +80,7 @@ def _order_mistakes(bench: ModuleBench, order: Tensor, got: Outputs) -> Iterator
 
 
 def _describe_halves(order: Tensor) -> str:
-    """Return in words what was done to the halves of a weight that holds gate and up; "" where it was something else."""
+    """Return in words what was done to the halves of a weight that holds gate and up; "" if it was something else."""
     width = order.shape[0]
     if width % 2:
         return ""
@@ -97,7 +97,7 @@ def _describe_halves(order: Tensor) -> str:
 
 
 def _moved_shard_count(order: Tensor) -> int:
-    """Return of how few ranks whole shards were moved; 0 if it were not whole shards."""
+    """Return the smallest number of ranks whose whole shards were moved; 0 if no whole shards were."""
     width = order.shape[0]
     for ranks in RANK_COUNTS:
         if width % ranks == 0:
@@ -192,7 +192,7 @@ def _input_shard_mistakes(bench: ModuleBench, product: MatrixProduct) -> Iterato
 
 
 def is_partial_sum(bench: ModuleBench, ranks: int) -> bool:
-    """Whether one rank's share alone is rather a sum that was not taken than the others' shares that are lost.
+    """Whether a single rank's share points to a missing all-reduce rather than to lost shards.
 
     Of two ranks both look alike; but where a sum is not taken, each rank has its own result.
     """

@@ -117,7 +117,7 @@ class ModuleProgram:
         return self
 
     def _child_at(self, node_index: int) -> str:
-        """Return the direct child that a node is in, "" where it is the module's own."""
+        """Return the direct child that a node is in, "" if it is the module's own."""
         scopes = self.reader.graph.scopes[node_index]
         inner = scopes[scopes.index(self.path) + 1 :] if self.path in scopes else scopes if not self.path else ()
         return next((scope for scope in inner if scope != self.path), "")
@@ -214,7 +214,7 @@ class ModuleProgram:
         return self._units[also]
 
     def unit_of(self, value: ir.Value, extras: dict[str, set[str]]) -> ProgramUnit | None:
-        """Return what makes a value here; none where it is given or a constant."""
+        """Return what makes a value here; None if it is given or a constant."""
         if value in self._input_values or not self.reader.is_data(value):
             return None
         if value in self._pattern_units:
@@ -250,7 +250,7 @@ class _UnitOrder:
         self.open: list[str] = []
 
     def order_units(self, values: Iterable[ir.Value]) -> tuple[str, list[ProgramUnit]]:
-        """Return the units for some values, or the module because of which they go in a circle."""
+        """Return the units for some values, or the module that makes them a cycle."""
         stack: list[tuple[str, ProgramUnit, Iterator[ir.Value]]] = []
         for value in values:
             circle = self._begin_unit(value, stack)
@@ -275,7 +275,7 @@ class _UnitOrder:
         if key in self.open:
             child = next((unit.child for _, unit, _ in reversed(stack) if unit.child), "")
             if not child:
-                raise InputError("the nodes of a module need one another in a circle")
+                raise InputError("the nodes of a module form a cycle")
             return child
         if key in self.done:
             if unit.child:

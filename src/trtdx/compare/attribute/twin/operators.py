@@ -35,7 +35,7 @@ def compute_operator(
 
     Args:
         op: its type.
-        inputs: its inputs; none where one is left out.
+        inputs: its inputs; empty if one is left out.
         settings: its attributes as plain values.
         dtype: the floating type that everything is computed in.
         domain: of the operator; ONNX Runtime has others of the same name.

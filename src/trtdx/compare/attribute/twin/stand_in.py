@@ -1,4 +1,4 @@
-"""What stands for a reference that is no torch model, so that mistakes can be tried out in it.
+"""A torch stand-in for a reference that is not a torch model, so that mistakes can be tried out in it.
 
 A capture names its model: that is opened again. An ONNX file, on whatever engine, is read: each module of its graph
 becomes a torch module that computes the same, its *twin*. Either is used only where it gives, from what entered the
@@ -48,7 +48,7 @@ TWIN_LEVELS: tuple[tuple[bool, tuple[str, ...]], ...] = (
 
 
 class TorchStandIn(NamedTuple):
-    """What mistakes are tried out in.
+    """The model in which mistakes are tried out.
 
     Attributes:
         suspect: the place, with the model on an engine.
@@ -60,7 +60,7 @@ class TorchStandIn(NamedTuple):
 
 
 def find_stand_in(suspect: Suspect) -> TorchStandIn:
-    """Return what stands for a reference that is no torch model.
+    """Return the stand-in for a reference that is not a torch model.
 
     Raises:
         InputError: there is nothing that does, and why.
@@ -222,7 +222,7 @@ def _torch_module(part: GraphLinear | GraphNorm | GraphEmbedding) -> Any:
 
 
 def _tie_weights(modules: Sequence[Any]) -> None:
-    """Give heads that have the values of an embedding its very weight: a file keeps two copies."""
+    """Tie output heads to the embedding whose values they have; a file keeps two copies."""
     tables = [module for module in modules if isinstance(module, torch.nn.Embedding)]
     for module in modules:
         for table in tables:
@@ -255,7 +255,7 @@ class _TwinConfig(msgspec.Struct):
 
 
 def _infer_config(reader: GraphReader, modules: Mapping[str, Any]) -> _TwinConfig:
-    """Return the settings that a model's embedding tells: the one with a row for each of the scores that come out."""
+    """Return the settings that follow from a model's token embedding: the one with a row for each logit."""
     tables = [modules[path].weight for path in sorted(modules) if isinstance(modules[path], torch.nn.Embedding)]
     shapes = [
         reader.shapes.get(str(value.name)) or reader.sizes.value_shape(str(value.name))

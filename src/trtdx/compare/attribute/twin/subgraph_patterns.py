@@ -33,7 +33,7 @@ MASKED_SCORE = -1e4
 
 
 class AttentionMasking(NamedTuple):
-    """What hides keys: added to scores, or a condition under which they are seen (or hidden)."""
+    """A mask in a graph: added to scores, or a condition under which keys are visible (or hidden)."""
 
     value: ir.Value
     kind: str  # "add", "seen" or "hidden"
@@ -54,7 +54,7 @@ class AttentionPattern(NamedTuple):
 
 
 class RotationPattern(NamedTuple):
-    """One tensor that is turned: which of its numbers belong together, and how they are put together again."""
+    """One rotated tensor: which of its channels belong together, and how they are put together again."""
 
     input_value: ir.Value
     cosine: ir.Value
@@ -267,7 +267,7 @@ def _mul_operands(reader: GraphReader, value: ir.Value | None) -> tuple[ir.Value
 
 
 def _match_rotate_half(reader: GraphReader, node: ir.Node) -> RotationPattern | None:
-    """Return it from x * cos + (-second half, first half) * sin."""
+    """Return the rotation x * cos + (-second half, first half) * sin."""
     for one, other in ((0, 1), (1, 0)):
         plain, swapped = _mul_operands(reader, node.inputs[one]), _mul_operands(reader, node.inputs[other])
         if plain is None or swapped is None:
@@ -322,7 +322,7 @@ def _match_slice(reader: GraphReader, value: ir.Value | None) -> tuple[ir.Value,
 
 
 def _match_split_rotation(reader: GraphReader, node: ir.Node) -> RotationPattern | None:
-    """Return it from (a * cos - b * sin, b * cos + a * sin), put together."""
+    """Return the rotation (a * cos - b * sin, b * cos + a * sin), concatenated."""
     first, second = (reader.producer(operand) for operand in node.inputs)
     if first is None or second is None or first.op_type != "Sub" or second.op_type != "Add":
         return None

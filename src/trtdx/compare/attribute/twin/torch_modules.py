@@ -190,5 +190,5 @@ def _combine_masks(masks: Sequence[Tensor], kinds: Sequence[str], query: Tensor)
 
 
 def _lowest_number(dtype: Any) -> float:
-    """Return what hides a key: in float64 what float32 has, as graphs do."""
+    """Return the number that hides a key: float32's smallest also in float64, as graphs do."""
     return float(torch.finfo(torch.float32 if dtype.itemsize > 2 else dtype).min)

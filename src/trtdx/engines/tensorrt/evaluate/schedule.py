@@ -152,7 +152,7 @@ class StepScheduler:
                     heapq.heappush(ready, (self._sort_key(*edges[follower]), follower))
         if len(order) < len(edges):
             stuck = next(unit for unit, _ in edges.values() if unit not in order)
-            raise InputError(f"layers wait for each other: {stuck.name!r} needs what comes from itself")
+            raise InputError(f"the layers form a cycle: {stuck.name!r} depends on itself")
         return order
 
     def _sort_key(self, unit: ScheduledUnit, needs: list[int]) -> tuple[bool, int]:

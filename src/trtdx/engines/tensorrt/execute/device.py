@@ -38,7 +38,7 @@ class DeviceError(TrtdxError):
 
 
 def driver_problem(library: str = DRIVER_LIBRARY) -> str:
-    """Return why no GPU can be used, "" where one can; asks the driver itself, without TensorRT or torch."""
+    """Return why no GPU can be used, "" if one can; asks the driver itself, without TensorRT or torch."""
     try:
         driver = ctypes.CDLL(library)
     except OSError:

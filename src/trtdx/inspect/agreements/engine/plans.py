@@ -72,7 +72,7 @@ def single_compute_capability(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _plans_by_gpu(engine: Artifact) -> list[tuple[str, str]]:
-    """Return which plan is for which compute capability; nothing where it was not told."""
+    """Return which plan is for which compute capability; empty if it was not told."""
     files = engine.table("plan.sms_of_files")
     return [(name, f"for {' and '.join(map(capability_text, sms))}") for name, sms in files.items()]
 

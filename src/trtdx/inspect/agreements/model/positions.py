@@ -164,7 +164,7 @@ def rotary_as_published(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _published_difference(model: Artifact) -> tuple[str, str, str]:
-    """Return in what a model differs from all of its family, and how it is mended; nothing where it does not."""
+    """Return in what a model differs from all of its family, and how it is mended; empty if it does not."""
     base, scaling, positions = (
         model.get("rotary_base"),
         _scaling_type(_rotary_scaling(model)),

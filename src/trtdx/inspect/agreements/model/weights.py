@@ -338,7 +338,7 @@ def experts_fit(deployment: Deployment) -> Iterator[Violation]:
 
 
 def _contradicted_sizes(model: Artifact) -> list[tuple[str, str, str]]:
-    """Return the sizes that the weights contradict; none where weights may be packed or of another kind."""
+    """Return the sizes that the weights contradict; empty if weights may be packed or of another kind."""
     name = model.text("architecture")
     plain = name.startswith(PLAIN_SIZE_CLASSES) and name.endswith("ForCausalLM") and not model.get("multimodal")
     floats = all(

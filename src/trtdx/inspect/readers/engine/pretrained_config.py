@@ -52,7 +52,7 @@ def _put_rope_scaling(facts: FactCollector, config: Document, prefix: str) -> No
 
 
 def normalise_rope_scaling(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return the scaling with its kind under `type`; nothing where it changes nothing."""
+    """Return the scaling with its kind under `type`; empty if it changes nothing."""
     kind = raw.get("type") or raw.get("rope_type")
     if kind is None or (kind in ("default", "none") and "factor" not in raw):
         return {}
