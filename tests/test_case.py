@@ -62,7 +62,7 @@ def test_nothing_is_overwritten(tmp_path):
         CaseWriter(RealHost(), str(tmp_path / "mine"))
     writer = CaseWriter(RealHost(), str(tmp_path / "case"))
     (tmp_path / "one.trtdx").write_text("x")
-    with pytest.raises(CaseError, match="there already"):
+    with pytest.raises(CaseError, match="already exists"):
         writer.pack(str(tmp_path / "one.trtdx"))
 
 

@@ -34,6 +34,8 @@ def environment(healthy: Environment, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(healthy.folder.parent / "wheels"))
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"file://{tmp_path}/no-index")
+    monkeypatch.setenv("UV_FIND_LINKS", str(healthy.folder.parent / "wheels"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
     (tmp_path / "cwd").mkdir()

@@ -109,6 +109,7 @@ def test_plan_is_proven_by_the_resolver_before_it_is_offered(environment, check)
 
 def test_plan_that_the_index_cannot_fulfil_says_so(environment, check, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
     replace_package(environment, "transformers", "5.0.0")
     report = check(environment, wishes=MendingWishes(resolves=True))
     assert "not proven, because" in report.findings[0].fixes[0].text

@@ -72,6 +72,7 @@ def test_a_bridge_that_leads_nowhere_is_told(hosts, on_hosts):
         hosts.ip(host, "link", "set", "veth0", "master", "docker0", "up")
         hosts.ip(host, "link", "set", "veth1", "up")
         hosts.ip(host, "link", "set", "docker0", "up")
+        hosts.wait_until_up(host, "docker0")
     assert on_hosts("check", "--hosts", "a,b").codes == ["DX439"]
     assert on_hosts("check", "--hosts", "a,b", NCCL_SOCKET_IFNAME="docker0").codes == ["DX405"]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ _SSH = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do case "$1" in -o) shift 2;; *) shift;; esac; done
 host=$1; shift
 [ "$1" = -- ] && shift
-exec env -i PATH="$PATH" HOME="$HOME" ip netns exec "PREFIX$host" unshare -u sh -c 'hostname "$1"; shift; exec sh -c "$*"' sh "$host" "$@"
+exec env -i PATH="$PATH" HOME="$HOME" MPI4PY_MPIABI=openmpi ip netns exec "PREFIX$host" unshare -u sh -c 'hostname "$1"; shift; exec sh -c "$*"' sh "$host" "$@"
 """
 
 
@@ -50,6 +51,15 @@ class FakeHosts:
         """Run `ip` in a host."""
         subprocess.run(["ip", "-n", self.prefix + host, *words], check=True, capture_output=True, text=True)
 
+    def wait_until_up(self, host: str, interface: str) -> None:
+        """Wait until the kernel says that an interface runs: it announces carriers once a second only."""
+        for _ in range(100):
+            words = ["ip", "-n", self.prefix + host, "-br", "link", "show", "dev", interface]
+            if subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()[1] == "UP":
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{interface} of host {host} is not up after 10 s")
+
     def environment(self, **more: str) -> dict[str, str]:
         """Return an environment whose ssh leads to the hosts; mpirun uses it too."""
         path = f"{self.folder}:{os.environ['PATH']}"
@@ -77,6 +87,7 @@ class FakeHosts:
             subprocess.run(["ip", "-n", switch, "link", "set", port, "master", bridge, "up"], check=True)
             self.ip(host, "addr", "add", f"{network}.{number}/{prefix}", "dev", interface)
             self.ip(host, "link", "set", interface, "up")
+            self.wait_until_up(host, interface)
 
 
 @contextmanager

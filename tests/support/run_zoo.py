@@ -21,6 +21,7 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_btl": "self,vader,tcp",
     "OMPI_MCA_btl_tcp_if_include": "lo",
     "OMPI_MCA_oob_tcp_if_include": "lo",
+    "MPI4PY_MPIABI": "openmpi",  # where libmpi.so is MPICH's, mpi4py's wheel would take that
     "GLOO_SOCKET_IFNAME": "lo",
     "OMP_NUM_THREADS": "1",
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from support.run_zoo import JOBS
 from trtdx.cli.rules import ask_trtdx
 from trtdx.errors import RulePageError
 from trtdx.host import RealHost
@@ -14,6 +16,22 @@ from trtdx.knowledge.load import load_book
 from trtdx.rule import CODE_EXAMPLES, COMMAND_EXAMPLES
 from trtdx.testing.page_examples import broken_computed_examples, codes_from_commands
 
+TESTS = Path(__file__).parent.parent
+NOT_SHOWN_YET = {
+    "DX1122",
+    "DX1124",
+    "DX1126",
+    "DX1183",
+    "DX1185",
+    "DX1191",
+    "DX1203",
+    "DX1204",
+    "DX1205",
+    "DX1206",
+    "DX1258",
+    "DX1259",
+    "DX1261",
+}
 BOOK = load_book(RealHost())
 WITH_COMMANDS = [rule for rule in BOOK if rule.examples(COMMAND_EXAMPLES[0])]
 WITH_CODE = [rule for rule in BOOK if rule.examples(CODE_EXAMPLES[0])]
@@ -37,9 +55,16 @@ def test_code_on_a_page_makes_models_of_which_the_page_is_found(rule):
     assert [str(problem) for problem in broken_computed_examples([rule], ask_trtdx, run_code=True)] == []
 
 
+def codes_that_tests_break_things_for():
+    """Return the codes of causes that no text on a page can show: real jobs, trees and environments are broken."""
+    texts = [path.read_text("utf-8") for room in ("build", "check", "run") for path in (TESTS / room).rglob("*.py")]
+    return set(re.findall(r"DX\d+", "".join(texts))) | {code for job in JOBS for code in job.codes}
+
+
 def test_every_page_that_only_a_computation_finds_has_examples():
     computed = {rule.code for rule in BOOK if not (rule.front.retired or rule.fires_on or rule.artifacts_fire)}
-    assert computed == {rule.code for rule in (*WITH_COMMANDS, *WITH_CODE)}
+    on_pages = {rule.code for rule in (*WITH_COMMANDS, *WITH_CODE)}
+    assert computed - on_pages - codes_that_tests_break_things_for() == NOT_SHOWN_YET
     for rule, sections in [(rule, COMMAND_EXAMPLES) for rule in WITH_COMMANDS] + [
         (rule, CODE_EXAMPLES) for rule in WITH_CODE
     ]:

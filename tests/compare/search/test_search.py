@@ -513,7 +513,7 @@ def test_the_report_tells_nothing_of_the_machine(reduced):
 
 def test_a_folder_with_something_in_it_is_not_written_to(reduced, book):
     _, plan, where, _, folder = reduced
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="already exists"):
         reduce_candidate(HOST, plan, where, str(folder), book)
 
 

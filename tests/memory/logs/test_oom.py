@@ -318,9 +318,9 @@ def test_what_a_failure_of_one_rank_says_again_is_counted_once():
 def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
     text = PROFILE + STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
     finding = diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings[0]
-    page = BOOK.get("DX340")
+    page = BOOK.get("DX914")
     assert finding.code == page.code
-    assert finding.message.startswith("GPU 0 ran out of memory: 7.80 GiB were wanted, 3.10 GiB of 79.50 GiB were free;")
+    assert finding.message.startswith(f"{page.front.message}; ")
     assert "the KV cache had taken 42.3 GiB" in finding.message
     assert "4.7 GiB were missing" in finding.message
     assert set(page.front.fix) < set(finding.fixes)
