@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -83,6 +84,8 @@ def _missing_extra_error(packages: list[str], purpose: str) -> MissingExtraError
 
 def is_installed(package: str) -> bool:
     try:
-        return importlib.util.find_spec(package) is not None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # setuptools warns when pip is looked for after distutils was imported
+            return importlib.util.find_spec(package) is not None
     except (ModuleNotFoundError, ValueError):  # of `a.b` where there is no `a`; a module without a spec
         return False
