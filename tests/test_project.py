@@ -232,7 +232,6 @@ PAST_THE_HOST = {
     "memory/compile/activation.py": "hands TensorRT's builder, another process, a script in a temporary folder",
     "ranks/remote/collectives.py": "is run by the job's own Python on other machines",
     "ranks/remote/probe.py": "is run by the job's own Python on other machines",
-    "memory/report/frontier_chart.py": "writes the chart that was asked for",
     "run/job/processes.py": "is the host of supervised jobs: starts, watches and signals processes that live on",
     "run/job/supervise.py": "watches a job that no case can replay",
     "run/job/stacks.py": "waits for a live process to answer",

@@ -12,6 +12,8 @@ from trtdx.words import abbreviate_list, describe_holds_for, format_count
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trtdx.pictures import Picture
+
 SCHEMA_VERSION = 1
 Cell = str | int | float | bool | None
 Language = Literal["sh", "python", "yaml", "cpp", "dockerfile"]
@@ -227,6 +229,10 @@ class Report(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     sections: tuple[Section, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return what a page draws beside the tables."""
+        return ()
 
     def worst_severity(self) -> Severity | None:
         return max((finding.severity for finding in self.findings), key=lambda s: s.badness, default=None)

@@ -9,7 +9,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from trtdx.errors import InputError
-from trtdx.render.charts import Chart, Curve, Mark, inline_svg, write_chart
+from trtdx.pictures import Chart, Curve, Mark
+from trtdx.render.charts import inline_svg, write_chart
 
 CHART = Chart(
     title="drift", x="layer", y="error", log_y=True, whole_x=True,
@@ -22,7 +23,7 @@ def test_a_missing_matplotlib_is_named_with_its_extra():
         "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; u.find_spec = lambda name: None\n"
     )
     program = (
-        hidden + "from trtdx.render.charts import Chart, draw_chart\n"
+        hidden + "from trtdx.pictures import Chart\nfrom trtdx.render.charts import draw_chart\n"
         "try:\n draw_chart(Chart(title='', x='', y=''))\nexcept Exception as err:\n print(type(err).__name__, err, err.fix)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from trtdx.cli.groups import OptionGroup, refuse_pair
-from trtdx.cli.output import Color, FailOn, OutputFormat, reaches_severity, render_report, write_output
+from trtdx.cli.output import Color, FailOn, OutputFormat, reaches_severity, render_report, write_html, write_output
 from trtdx.cli.project import load_project_defaults
 from trtdx.host import RealHost
 
@@ -61,6 +61,12 @@ class ReportOptions(OutputOptions):
     """In which format a report is printed, and how much of it."""
 
     details: Annotated[bool, typer.Option("--details", "-v", help="Also show all evidence, and cells in full.")] = False
+    html: Annotated[
+        str,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write the answer as one page to open in a browser.", show_default=False
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,5 +208,7 @@ def emit_report(
         fail_on=fail_on,
         one_line=one_line,
     )
+    if isinstance(output, ReportOptions) and output.html:
+        write_html(report, output.html)
     write_output(text)
     raise typer.Exit(status if status is not None else 1 if reaches_severity(report, fail_on) else 0)

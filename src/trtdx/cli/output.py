@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from trtdx.errors import InputError
+from trtdx.host import RealHost
 from trtdx.model import Severity
-from trtdx.redact import redact_report
+from trtdx.redact import redact_report, redact_secrets
 from trtdx.render import (
     render_github,
     render_json,
@@ -104,6 +106,17 @@ def reaches_severity(report: Report, fail_on: FailOn) -> bool:
     """Whether a report has a finding that gives exit status 1."""
     worst, least = report.worst_severity(), least_severity(fail_on)
     return worst is not None and least is not None and worst.badness >= least.badness
+
+
+def write_html(report: Report, path: str) -> None:
+    """Write a report as a page, without secrets; a page that cannot be written costs neither answer nor status."""
+    from trtdx.render.html import render_html
+
+    page = render_html(redact_report(report), subject=redact_secrets(shlex.join(["trtdx", *sys.argv[1:]])))
+    try:
+        RealHost().write(path, page.encode())
+    except InputError as err:
+        print(f"warning: the page {path} was not written: {err.message}", file=sys.stderr)  # noqa: T201
 
 
 def write_output(text: str) -> None:

@@ -91,15 +91,11 @@ def report_memory_plan(
 
 
 def _draw_frontier(report: MemoryReport, path: str) -> None:
-    from trtdx.memory.report.frontier_chart import write_frontier
+    from trtdx.memory.report.pictures import write_frontier
 
     if not report.frontier:
         raise InputError(f"there is no frontier to draw: {report.summary.text}")
-    setup = (report.memory or {})["setup"]
-    world = setup["layout"]["tp"] * setup["layout"]["pp"] * setup["layout"]["cp"]
-    count = f"{world} x " if world > 1 else ""
-    title = f"{setup['model']} on {count}{setup['device']['name']}"
-    write_frontier(report.frontier, path, title, report.summary.text)
+    write_frontier(report, path)
 
 
 def _report_plan(host: Host, memory_request: MemoryRequest, book: RuleBook, request: PlanRequest) -> MemoryReport:

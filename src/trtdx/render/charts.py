@@ -1,4 +1,4 @@
-"""Charts: what is drawn is a value, `Chart`; matplotlib draws it, without a display, where it is installed.
+"""Charts as files: matplotlib draws a `Chart`, without a display, where it is installed.
 
     write(Chart(title="drift", x="layer", y="relative error", curves=(Curve("observed", layers, errors),)), "drift.png")
 
@@ -11,55 +11,23 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from trtdx.errors import InputError
 from trtdx.host import RealHost
 from trtdx.optional import import_optional
+from trtdx.pictures import HeatMap
+
+if TYPE_CHECKING:
+    from trtdx.pictures import Chart
 
 FORMATS = ("png", "svg")
 INCHES = (7.2, 3.2)
 DPI = 144
 PAPER, INK = "#ffffff", "#24292f"
 TEXT_COLOR = "#010203"  # stands for the colour of the text around, which only the reader's page knows
-BLUE, ORANGE, RED, GREEN = "#2f81d6", "#c8701a", "#d64545", "#2e9e5b"  # seen on white and on black
 MOST_TICKS = 16
-
-
-class Curve(msgspec.Struct, frozen=True):
-    """One line or cloud of points; a y that is None or not finite leaves a gap."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float | None]
-    color: str = BLUE
-    line: str = "-"  # "" draws points alone, "--" dashes
-    marker: str = ""
-
-
-class Mark(msgspec.Struct, frozen=True):
-    """A place on the x axis to look at, and what is there."""
-
-    x: float
-    label: str
-    color: str = RED
-
-
-class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be drawn."""
-
-    title: str
-    x: str
-    y: str
-    curves: tuple[Curve, ...] = ()
-    marks: tuple[Mark, ...] = ()
-    log_x: bool = False
-    log_y: bool = False
-    whole_x: bool = False  # layers, ranks: no ticks between
 
 
 def inline_svg(chart: Chart) -> str:
@@ -72,12 +40,13 @@ def inline_svg(chart: Chart) -> str:
     return re.sub(r'<svg ([^>]*?)height="[^"]*"([^>]*?)width="[^"]*"', r'<svg \1width="100%"\2', text, count=1)
 
 
-def write_chart(chart: Chart, path: str) -> None:
+def write_chart(chart: Chart | HeatMap, path: str) -> None:
     """Write a chart as a PNG or SVG file, as its name says."""
     kind = Path(path).suffix.removeprefix(".").lower()
     if kind not in FORMATS:
         raise InputError(f"{path} is not a kind of picture that can be written", fix="name it .png or .svg")
-    RealHost().write(path, _save_figure(draw_chart(chart), kind))
+    figure = draw_heat_map(chart) if isinstance(chart, HeatMap) else draw_chart(chart)
+    RealHost().write(path, _save_figure(figure, kind))
 
 
 def check_drawing() -> None:
@@ -109,6 +78,32 @@ def draw_chart(chart: Chart, axes: Any = None, *, ink: str = INK, paper: str = P
     _label_axes(axes, chart, ink)
     _add_legend(axes, ink)
     return axes.figure
+
+
+def draw_heat_map(picture: HeatMap) -> Any:
+    """Return a matplotlib figure of a map: every cell says its value, the marked one has a frame."""
+    height = 1.2 + 0.32 * len(picture.rows)
+    figure = _import_matplotlib("figure").Figure(
+        figsize=(INCHES[0], height), dpi=DPI, facecolor=PAPER, layout="constrained"
+    )
+    axes = figure.add_subplot()
+    _colour_axes(axes, INK)
+    axes.imshow(
+        [[cell.level for cell in cells] for _, cells in picture.rows], cmap="Greens", vmin=0, vmax=1.6, aspect="auto"
+    )
+    for row, (_, cells) in enumerate(picture.rows):
+        for column, cell in enumerate(cells):
+            weight = "bold" if cell.is_marked else "normal"
+            axes.text(column, row, cell.text, ha="center", va="center", fontsize=8, color=INK, fontweight=weight)
+            if cell.is_marked:
+                frame = {"fill": False, "edgecolor": INK, "linewidth": 2}
+                axes.add_patch(_import_matplotlib("patches").Rectangle((column - 0.5, row - 0.5), 1, 1, **frame))
+    axes.set_xticks(range(len(picture.columns)), picture.columns)
+    axes.set_yticks(range(len(picture.rows)), [name for name, _ in picture.rows])
+    axes.set_title(picture.title, fontsize=9, loc="left", color=INK)
+    axes.set_xlabel(picture.across, fontsize=9)
+    axes.set_ylabel(picture.down, fontsize=9)
+    return figure
 
 
 def _colour_axes(axes: Any, ink: str) -> None:

@@ -50,7 +50,8 @@ def table_lines(section: Section, *, width: int | None = WIDTH) -> Iterator[str]
             rows = [[row[at] for at in columns] for row in rows]
         _narrow_columns(rows, width)
     widths = _column_widths(rows)
-    right = [_is_number_column(section, index) for index in columns]
+    numbers = number_columns(section)
+    right = [index in numbers for index in columns]
     indent = sum(widths[:-1]) + 2 * len(widths[:-1])
     for row in rows:
         lines = _wrap_cell(row[-1], indent, width or WIDTH) if not right[-1] else [row[-1]]
@@ -120,6 +121,11 @@ def _wrap_cell(text: str, indent: int, width: int) -> list[str]:
         return [text]
     room = max(width - indent, LEAST_LAST)
     return textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False) or [""]
+
+
+def number_columns(section: Section) -> set[int]:
+    """Return the columns that hold nothing but numbers, which stand to the right."""
+    return {index for index in range(len(section.columns)) if _is_number_column(section, index)}
 
 
 def _is_number_column(section: Section, index: int) -> bool:

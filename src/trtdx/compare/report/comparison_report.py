@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtdx.compare.nouns import JudgedPair, UnmatchedTensor
     from trtdx.compare.sides.side import Side
     from trtdx.model import Cell, Finding
+    from trtdx.pictures import Picture
 
 NO_CAUSE = ("DX925", "DX946")  # nothing could be tried out, or nothing explains it
 ROWS_BEFORE, ROWS_AFTER = 5, 3  # rows shown around the first wrong tensor
@@ -93,6 +94,13 @@ class ComparisonReport(Report, frozen=True, kw_only=True):
     unmatched: tuple[UnmatchedRow, ...] = ()
     segment_runs: int = 0
     coverage: Coverage = Coverage()
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return the drift over depth, and over depth and steps where there are several of both."""
+        from trtdx.compare.report.drift_chart import drift_chart, drift_map
+
+        chart, heat_map = drift_chart(self), drift_map(self.tensors)
+        return (*((chart,) if chart.curves else ()), *((heat_map,) if heat_map else ()))
 
     @property
     def compared(self) -> int:

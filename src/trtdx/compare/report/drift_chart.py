@@ -10,18 +10,8 @@ from typing import TYPE_CHECKING
 from trtdx.compare.report.comparison_report import output_layer
 from trtdx.errors import InputError, MissingExtraError
 from trtdx.host import RealHost
-from trtdx.render.charts import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    RED,
-    Chart,
-    Curve,
-    Mark,
-    check_drawing,
-    inline_svg,
-    write_chart,
-)
+from trtdx.pictures import BLUE, GREEN, ORANGE, RED, Chart, Curve, HeatCell, HeatMap, Mark
+from trtdx.render.charts import check_drawing, inline_svg, write_chart
 from trtdx.render.table import cell_text
 
 if TYPE_CHECKING:
@@ -34,6 +24,7 @@ PICTURE_SUFFIXES = (".html", ".png", ".svg")
 SHOWN_FIRST, FOLDED = ("changes", "way"), ("unmatched", "about")
 MOST_EVIDENCE = 4
 MOST_MARKED = 100
+MOST_STEPS, MOST_LAYERS = 24, 160
 _BAD = ("wrong", "poisoned")
 # The colours of the page around are inherited; what is added to them is seen in dark and in light mode.
 STYLE = """<style>
@@ -50,14 +41,6 @@ STYLE = """<style>
 .trtdx summary { cursor: pointer }
 .trtdx svg { max-width: 46em; height: auto }
 </style>"""
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<meta name="color-scheme" content="light dark"><meta name="viewport" content="width=device-width">
-<style>body {{ font-family: system-ui, sans-serif; margin: 2em auto; max-width: 58em; padding: 0 1em }}</style>
-</head><body>
-{body}
-</body></html>
-"""
 
 
 def drift_chart(report: ComparisonReport) -> Chart:
@@ -78,7 +61,45 @@ def drift_chart(report: ComparisonReport) -> Chart:
         marks=tuple(Mark(number, "first that is wrong") for number, row in rows if row.verdict in _BAD)[:1],
         log_y=bool(sizes),
         whole_x=True,
+        replaces="drift",
     )
+
+
+def drift_map(tensors: Sequence[TensorRow]) -> HeatMap | None:
+    """Return observed over allowed error by layer and step; None where there is one layer or one step only."""
+    by_place: dict[tuple[int, int], TensorRow] = {}
+    for row in tensors:
+        layer = output_layer(row.tensor)
+        if layer is not None and row.verdict != "unknown":
+            by_place[layer, row.step] = row
+    layers, steps = (sorted({place[at] for place in by_place}) for at in (0, 1))
+    if min(len(layers), len(steps)) < 2:
+        return None
+    shown_steps, shown_layers = steps[:MOST_STEPS], layers[:MOST_LAYERS]
+    cut = len(steps) > MOST_STEPS or len(layers) > MOST_LAYERS
+    return HeatMap(
+        title="observed error over what the precision allows, by layer and step",
+        is_alarming=True,
+        across="step",
+        down="layer",
+        columns=tuple(f"{step}" for step in shown_steps),
+        rows=tuple(
+            (f"{layer}", tuple(_drift_cell(by_place.get((layer, step))) for step in shown_steps))
+            for layer in shown_layers
+        ),
+        note="The framed cells are wrong; more than 1 is more than the precision explains."
+        + (f" Only the first {MOST_LAYERS} layers and {MOST_STEPS} steps are shown." if cut else ""),
+    )
+
+
+def _drift_cell(row: TensorRow | None) -> HeatCell:
+    if row is None:
+        return HeatCell("", 0.0, "not compared")
+    allowed = row.expected * row.limit
+    ratio = row.observed / allowed if allowed else (math.inf if row.observed else 0.0)
+    text = "same" if row.verdict == "same" else f"{ratio:.2g}"
+    detail = f"{row.tensor}: observed {row.observed:.3g}, allowed {allowed:.3g}, {row.verdict}"
+    return HeatCell(text, min(1.0, ratio / 2), detail, row.verdict in _BAD)
 
 
 def _drift_curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Curve]:
@@ -128,8 +149,10 @@ def write_picture(report: ComparisonReport, path: str) -> None:
     if Path(path).suffix.lower() != ".html":
         write_chart(drift_chart(report), path)
         return
-    page = PAGE.format(title=escape(report.summary.text[:120]), body=comparison_html(report))
-    RealHost().write(path, page.encode())
+    from trtdx.redact import redact_report
+    from trtdx.render.html import render_html
+
+    RealHost().write(path, render_html(redact_report(report), subject="trtdx compare").encode())
 
 
 def comparison_html(report: ComparisonReport) -> str:

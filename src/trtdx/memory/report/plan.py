@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trtdx.memory.advice.advice import Advice
     from trtdx.memory.advice.commands import AdvisedCommands
     from trtdx.memory.nouns import Figure, MemoryLedger, Setup
+    from trtdx.pictures import Picture
     from trtdx.rule import RuleBook
 
 TOLD_LENGTHS = (1024, 4096, 16384, 65536)
@@ -58,6 +59,13 @@ class MemoryReport(Report, frozen=True, kw_only=True):
     frontier: tuple[FrontierPoint, ...] = ()
     advice: tuple[dict[str, Any], ...] = ()
     target: dict[str, Any] | None = None
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return the ledger of each rank as bars, and the frontier as a map with the set-up's own place in it."""
+        from trtdx.memory.report.pictures import draw_frontier, draw_ledger
+
+        pictures = (draw_ledger(self.memory), draw_frontier(self.frontier, self.memory))
+        return tuple(picture for picture in pictures if picture is not None)
 
 
 def render_verdict(ledger: MemoryLedger, lengths: Sequence[int] = ()) -> str:
