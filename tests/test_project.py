@@ -163,7 +163,6 @@ def test_no_function_is_longer_than_a_screen():
 
 
 MOST_FILES = 24
-MOST_FILES = 23
 # Lower rooms first; rooms of one line do not know each other. What lies at the root are the nouns and doors.
 LAYERS = (
     ("render",),
@@ -176,7 +175,7 @@ LAYERS = (
     ("memory", "compare", "check"),
     ("build",),
     ("run", "ranks"),
-    ("testing",),
+    ("testing", "ui"),
     ("cli",),
 )
 NOUN_ROOMS = {"agent", "redact"}  # as low as the nouns: the agent is loaded into other programs and knows none of us

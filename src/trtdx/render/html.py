@@ -31,13 +31,14 @@ MOST_ROWS = 2000  # of a table; whoever wants more asks for JSON
 MOST_CELL = 4000
 
 
-def render_html(report: Report, *, subject: str = "", logs: Sequence[Markup] = ()) -> str:
+def render_html(report: Report, *, subject: str = "", logs: Sequence[Markup] = (), home: str = "") -> str:
     """Return a report as a whole page.
 
     Args:
         report: what is shown, without secrets already.
         subject: what it is about, for the head of the page: a case, a command.
         logs: parts of logs to show below the findings, as markup.
+        home: where the page that lists all others is; empty for a page that stands alone.
     """
     style, script = (read_asset(name) for name in ("style.css", "page.js"))
     pictures = report.pictures()
@@ -55,6 +56,7 @@ def render_html(report: Report, *, subject: str = "", logs: Sequence[Markup] = (
         sections=[_shorten_section(section) for section in report.sections if section.key not in drawn],
         pictures=[draw_picture(picture) for picture in pictures],
         logs=logs,
+        home=home,
         **trusted_assets(style, script),
     )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Something to look at: cases in a browser, or as one file."""
