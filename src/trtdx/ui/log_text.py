@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.render.text import printable_text
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +73,8 @@ def _with_gaps(rows: Sequence[tuple[int, str]], log: LogFile) -> Iterator[Markup
     before = 0
     for number, text in rows:
         if number > before + 1:
-            yield Markup('<span class="place">... {} lines ...</span>').format(number - before - 1)
+            skipped = format_count(number - before - 1, "line")
+            yield Markup('<span class="place">... {} ...</span>').format(skipped)
         yield from _mark_lines([(number, text)], log)
         before = number
 
