@@ -40,15 +40,15 @@ def excerpt_log(case: Case, log: LogFile) -> Markup:
     """Return the parts of a log that findings point at, with their surroundings."""
     from markupsafe import Markup
 
-    wanted = {line + offset for line in log.causes | log.symptoms for offset in range(-AROUND, AROUND + 1)}
-    if not wanted:
+    shown = {line + offset for line in log.causes | log.symptoms for offset in range(-AROUND, AROUND + 1)}
+    if not shown:
         return Markup("")
     rows: list[tuple[int, str]] = []
-    last = max(wanted)
+    last = max(shown)
     for number, text in enumerate(read_lines(case, log), 1):
         if number > last or len(rows) >= MOST_EXCERPT_LINES:
             break
-        if number in wanted:
+        if number in shown:
             rows.append((number, text))
     body = Markup("").join(_with_gaps(rows, log))
     return Markup("<section><h3>{}</h3><pre>{}</pre></section>").format(printable_text(log.name), body)

@@ -38,8 +38,10 @@ def draw_ledger(memory: dict[str, Any] | None) -> StackedBars | None:
 
 
 def _rank_bar(rank: dict[str, Any]) -> StackedBar:
-    held = [(label, rank.get(f"{name}_bytes")) for name, label in COMPONENTS.items()]
-    parts = tuple(BarPart(label, figure["value"] / GIB) for label, figure in held if figure and figure["value"] > 0)
+    components = [(label, rank.get(f"{name}_bytes")) for name, label in COMPONENTS.items()]
+    parts = tuple(
+        BarPart(label, figure["value"] / GIB) for label, figure in components if figure and figure["value"] > 0
+    )
     total = rank["total_bytes"]
     return StackedBar(f"rank {rank['rank']}", parts, total["low"] / GIB, total["high"] / GIB)
 
