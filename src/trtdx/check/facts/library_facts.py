@@ -156,17 +156,18 @@ def _absent_versions(thing: SharedObject, libraries: tuple[NeededLibrary, ...]) 
 
 
 def _with_digests(facts: dict[str, ElfFacts]) -> dict[str, ElfFacts]:
-    """Return the facts with digests of the files that are taken for one library name in different places."""
+    """Return the facts with digests of the files that could be taken for one library name, so that judges can tell copies apart."""
     import msgspec
 
     places: dict[str, set[str]] = {}
-    for fact in facts.values():
+    for path, fact in facts.items():
+        places.setdefault(os.path.basename(path), set()).add(path)
         for need in fact.needs:
             if need.path:
-                places.setdefault(need.name, set()).add(os.path.realpath(need.path))
+                places.setdefault(need.name, set()).add(need.path)
     rivals = {path for paths in places.values() if len(paths) > 1 for path in paths}
     return {
-        path: msgspec.structs.replace(fact, digest=_digest(path)) if os.path.realpath(path) in rivals else fact
+        path: msgspec.structs.replace(fact, digest=_digest(path)) if path in rivals and not fact.problem else fact
         for path, fact in facts.items()
     }
 

@@ -35,6 +35,7 @@ LOADED = re.compile(r"torch$|torchvision$|tensorrt(?!-rtx)|mpi4py$")
 ONE_OF_A_KIND = re.compile(
     r"lib(?:nvinfer|nvonnxparser|cudnn|nccl|mpi|cudart|cublas|cublasLt|torch\w*|c10\w*|tensorrt_llm|stdc\+\+|nvrtc|protobuf)$"
 )
+TOOLKIT = re.compile(r"/cuda(?:-\d+(?:\.\d+)?)?/.*lib(?:cudart|cublas|cublasLt|nvrtc)\.so")
 MPI_FLAVOURS = (
     (r"libmpi\.so\.(?:40|20|1)\b|openmpi|Open MPI", "Open MPI"),
     (r"libmpi\.so\.12|libmpich|mpich|HYDRA", "MPICH"),
@@ -246,12 +247,10 @@ def _twice_cause(view: EnvironmentView, name: str, places: dict[str, list[ElfFac
         for path, title in rows
     )
     values = {"library": name, "places": join_words(f"{path} (for {title})" for path, title in rows), "pip": view.pip}
-    owners = {thing.owner for things in places.values() for thing in things}
-    severity = Severity.ERROR if view.failing else Severity.WARNING
-    about = frozenset({name, *places, *owners} - {""})
-    return Cause(
-        "DX1116", Violation(evidence, values, severity), MendingOrder.LIBRARIES, about, f"{name} is there twice"
-    )
+    owners = {owner.key for path in places if (owner := view.owner_of_path(path))}
+    about = frozenset({name, *places, *owners})
+    violation = Violation(evidence, values, Severity.WARNING)  # graver where it explains an import that fails
+    return Cause("DX1116", violation, MendingOrder.LIBRARIES, about, f"{name} is there twice")
 
 
 def _real_name(path: str) -> str:
@@ -261,18 +260,22 @@ def _real_name(path: str) -> str:
 def _judge_library_path(view: EnvironmentView) -> Iterator[Cause]:
     """Yield LD_LIBRARY_PATH folders whose library is taken in place of the one a package brings."""
     reported = set()
+    digests = {thing.path: thing.digest for thing in view.record.libraries}
     for thing in loaded_files(view):
         for need in thing.needs:
             if need.via != "LD_LIBRARY_PATH" or need.path in reported:
                 continue
-            rivals = [
-                path for path in _paths_named(view, need.name) if os.path.realpath(path) != os.path.realpath(need.path)
-            ]
+            rivals = [path for path in _paths_named(view, need.name) if not _is_same(digests, path, need.path)]
             is_stub = "/stubs/" in need.path
             if not is_stub and (not rivals or not ONE_OF_A_KIND.match(library_stem(need.name))):
                 continue
             reported.add(need.path)
             yield _library_path_cause(view, thing, need, rivals, is_stub=is_stub)
+
+
+def _is_same(digests: dict[str, str], one: str, other: str) -> bool:
+    """Whether two paths lead to the same contents."""
+    return one == other or bool(digests.get(one)) and digests.get(one) == digests.get(other)
 
 
 def _library_path_cause(
@@ -286,17 +289,18 @@ def _library_path_cause(
         make_evidence(thing.path, f"{need.name} => {need.path}"),
     )
     values = {"file": need.path, "folder": os.path.dirname(need.path), "effect": effect}
-    severity = Severity.ERROR if view.failing or is_stub else Severity.WARNING
-    about = frozenset(
-        {
-            need.name,
-            need.path,
-            thing.path,
-            thing.owner,
-            *(owner.key for path in rivals[:1] if (owner := view.owner_of_path(path))),
-        }
-    )
-    return Cause("DX1104", Violation(evidence, values, severity), MendingOrder.VARIABLES, about)
+    about = {need.name, need.path}
+    if _stands_in_the_way(view):
+        about |= {thing.path, thing.owner, *(owner.key for path in rivals[:1] if (owner := view.owner_of_path(path)))}
+    severity = Severity.ERROR if _stands_in_the_way(view) or is_stub else Severity.WARNING
+    if severity is Severity.WARNING and TOOLKIT.search(need.path):
+        severity = Severity.NOTE  # runtime libraries of a toolkit serve every release of their major version
+    return Cause("DX1104", Violation(evidence, values, severity), MendingOrder.VARIABLES, frozenset(about))
+
+
+def _stands_in_the_way(view: EnvironmentView) -> bool:
+    """Whether an import that fails was seen to work without LD_LIBRARY_PATH."""
+    return any("LD_LIBRARY_PATH" in trial.works_without for trial in view.failing)
 
 
 def _flavour(text: str) -> str:
