@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trtdx.check.facts.dead_interpreter import why_dead
 from trtdx.check.facts.elf_reader import forget_objects, read_shared_object
 from trtdx.check.facts.library_facts import collect_libraries
 from trtdx.check.facts.loader import LibraryLoader, RootedFiles
@@ -69,7 +70,7 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
         taken_at=host.now(),
         python_path=named,
         start_problem=problem,
-        start_status=done.status,
+        start_reason=why_dead(named, problem, done.status) if problem else "",
         start_output=redact_secrets(done.stderr.decode("utf-8", "replace")[-6000:]),
         restarts=restarts,
         stated_version=stated,
@@ -87,12 +88,14 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
 def _collect_root(host: Host, question: CheckQuestion) -> EnvironmentRecord:
     root = os.path.abspath(question.container)
     facts = read_python_of_root(root, question.python)
+    problem = "" if facts.folders else "no Python with packages was found in it"
     libraries, providers, unread = collect_libraries(facts, (), _loader(facts, "", root))
     return EnvironmentRecord(
         trtdx=__version__,
         taken_at=host.now(),
         python_path=facts.interpreter.executable,
         root=root,
+        start_problem=problem,
         python=facts,
         libraries=libraries,
         providers=providers,

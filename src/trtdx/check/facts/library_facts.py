@@ -19,7 +19,7 @@ from trtdx.check.facts.elf_reader import (
     read_shared_object,
     undefined_symbols,
 )
-from trtdx.check.nouns import ElfFacts, NeededLibrary, SymbolProvider, canonical_name
+from trtdx.check.nouns import ElfFacts, NeededLibrary, SymbolProvider, canonical_name, name_in_other_abi
 from trtdx.check.probe import COMPILED
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def collect_libraries(
     facts = _with_digests(facts)
     unread = (f"{len(deep) - MOST_DEEP} more shared libraries",) if len(deep) > MOST_DEEP else ()
     symbols = {match for trial in trials for link in trial.chain for match in UNDEFINED.findall(link.text)}
+    symbols |= {name for fact in facts.values() for name in fact.undefined}
+    symbols |= {twin for name in symbols if (twin := name_in_other_abi(name))}
     return tuple(facts.values()), _providers(symbols, owners), unread
 
 

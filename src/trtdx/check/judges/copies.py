@@ -8,7 +8,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from trtdx.check.judges.requirements import list_conflicts
 from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder
+from trtdx.check.probe import place_of_file
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -93,8 +95,9 @@ def _stale_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> In
 
 def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
     """Yield distributions of different names that write the same module."""
-    for names in SAME_MODULE:
-        group = [view.in_force[name] for name in names if name in view.in_force]
+    groups = [[view.in_force[name] for name in names if name in view.in_force] for names in SAME_MODULE]
+    known = {copy.key for group in groups if len(group) > 1 for copy in group}
+    for group in (*groups, *_overwritten_groups(view, known)):
         shared = set.intersection(*(set(copy.top_modules) for copy in group)) if len(group) > 1 else set()
         shared -= {"nvidia"}
         places = set.intersection(*(set(copy.places) for copy in group)) if len(group) > 1 else set()
@@ -112,6 +115,19 @@ def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
         }  # fmt: skip
         about = frozenset({*shared, *(copy.key for copy in group)})
         yield Cause("DX1108", Violation(evidence, values, severity), MendingOrder.COPIES, about)
+
+
+def _overwritten_groups(view: EnvironmentView, known: set[str]) -> Iterator[list[InstalledDistribution]]:
+    """Yield a distribution whose files have other sizes than it installed, with the one that writes them too."""
+    for copy in view.in_force.values():
+        changed = {place_of_file(name) for name, _, _ in copy.wrong_size if name.endswith((".py", ".so"))}
+        if not changed or copy.key in known or copy.key not in view.relevant:
+            continue
+        for other in view.in_force.values():
+            touched = {place_of_file(name) for name, _, _ in other.wrong_size}
+            if other is not copy and other.folder == copy.folder and changed & set(other.places) - touched:
+                yield [copy, other]
+                break
 
 
 def _kept_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> str:
@@ -143,12 +159,9 @@ def _judge_stub(view: EnvironmentView, distribution: InstalledDistribution) -> I
 
 def _judge_editable(view: EnvironmentView, distribution: InstalledDistribution) -> Iterator[Cause]:
     match = re.search(r'"url":\s*"file://([^"]*)"', distribution.direct_url)
-    if not match or '"editable": true' not in distribution.direct_url.replace(":true", ": true"):
-        return
-    target = unquote(match[1])
-    if view.record.root or os.path.isdir(target) or view.works(distribution):
-        return
-    yield _editable_cause(view, distribution.name, distribution.info_path, target, distribution.top_modules)
+    if match and distribution.is_source_gone and not view.record.root and not view.works(distribution):
+        target = unquote(match[1])
+        yield _editable_cause(view, distribution.name, distribution.info_path, target, distribution.top_modules)
 
 
 def _editable_cause(view: EnvironmentView, name: str, where: str, target: str, modules: tuple[str, ...]) -> Cause:
@@ -162,10 +175,9 @@ def _judge_links(view: EnvironmentView) -> Iterator[Cause]:
     """Yield .egg-link and .pth files of editable installs whose folder is gone."""
     named = set()
     for folder in view.folders:
-        for link, target in folder.links:
-            if target and not os.path.isdir(target):
-                named.add(target)
-                yield _editable_cause(view, link.removesuffix(".egg-link"), f"{folder.folder}/{link}", target, ())
+        for link, target in folder.links if not view.record.root else ():
+            named.add(target)
+            yield _editable_cause(view, link.removesuffix(".egg-link"), f"{folder.folder}/{link}", target, ())
         for pth in folder.pth:
             for target in pth.absent:
                 name = os.path.basename(pth.path)
@@ -193,8 +205,9 @@ def _judge_leftovers(view: EnvironmentView) -> Iterator[Cause]:
     for folder in view.folders:
         for name in folder.leftovers:
             guess = "?" + name[1:].split("-")[0]
-            fits = [key for key in view.in_force if key.replace("-", "_")[1:] == guess[1:].lower()]
-            works = bool(fits) and view.works(view.in_force[fits[0]])
+            gone = [conflict.key for conflict in list_conflicts(view) if conflict.installed is None]
+            fits = [key for key in (*view.in_force, *gone) if key.replace("-", "_")[1:] == guess[1:].lower()]
+            works = bool(fits) and fits[0] in view.in_force and view.works(view.in_force[fits[0]])
             values = {
                 "package": fits[0] if fits else name,
                 "what": f"pip was interrupted and left {folder.folder}/{name} behind",
@@ -203,7 +216,7 @@ def _judge_leftovers(view: EnvironmentView) -> Iterator[Cause]:
             evidence = (
                 make_evidence(f"{folder.folder}/{name}", "a folder that pip moved aside while it replaced a package"),
             )
-            severity = Severity.NOTE if works or not view.failing else Severity.WARNING
+            severity = Severity.NOTE if works or not (view.failing or fits) else Severity.WARNING
             yield Cause(
                 "DX061",
                 Violation(evidence, values, severity),

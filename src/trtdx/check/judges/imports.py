@@ -69,7 +69,7 @@ def _judge_obstacle(view: EnvironmentView, trial: ImportTrial, obstacle: str) ->
     values = {
         "file": file, "folder": value, "reason": f"import {trial.module} fails with it and works without it",
         "effect": f"import {trial.module} fails with it and works without it: {words[:160]}", "home": value,
-        "python": view.record.python_path, "module": os.path.basename(file).split(".")[0], "hides": hides,
+        "remedy": f"unset {obstacle}", "python": view.record.python_path, "module": os.path.basename(file).split(".")[0], "hides": hides,
     }  # fmt: skip
     code = {"LD_PRELOAD": "DX1103", "LD_LIBRARY_PATH": "DX1104", "PYTHONPATH": "DX1105", "PYTHONHOME": "DX1102"}.get(
         obstacle, "DX064"
@@ -353,9 +353,10 @@ def _judge_source(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, fi
     damaged = (
         link.kind in ("SyntaxError", "IndentationError", "TabError", "UnicodeDecodeError") or "null bytes" in link.text
     )
-    if not damaged or not files:
+    unnamed = [path for _, path, failure in trial.failures if failure.text == link.text and "null bytes" in link.text]
+    if not damaged or not (unnamed or files):
         return None
-    file = files[0]
+    file = (unnamed or files)[0]
     owner = view.owner_of_path(file)
     values = {
         "file": file, "owner": owner.title if owner else trial.module, "damage": f"is no valid Python: {link.text[:120]}",

@@ -15,7 +15,7 @@ from trtdx.check.judges.families import (
     page_of_library,
     page_of_symbol,
 )
-from trtdx.check.nouns import Cause, ElfFacts, MendingOrder
+from trtdx.check.nouns import Cause, ElfFacts, MendingOrder, name_in_other_abi
 from trtdx.check.probe import COMPILED
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
@@ -153,11 +153,11 @@ def undefined_symbol_cause(view: EnvironmentView, symbol: str, file: str) -> Cau
     whose = (
         f"{providers[0].path} ({view.title_of_path(providers[0].path)}) defines it, and is not what is loaded"
         if providers
-        else (f"the installed {peer.title} does not define it" if peer else "no installed library defines it")
+        else _other_abi(view, symbol)
+        or (f"the installed {peer.title} does not define it" if peer else "no installed library defines it")
     )
-    abi = " (a name of the old C++ ABI)" if re.search(r"Ss|RKSs", symbol) and "cxx11" not in symbol else ""
     values = {
-        "symbol": symbol + abi, "file": file, "owner": title, "provider": whose, "pip": view.pip,
+        "symbol": symbol, "file": file, "owner": title, "provider": whose, "pip": view.pip,
         "package": f"{owner.name}=={owner.version}" if owner else "PACKAGE", "peer": peer.title if peer else usual or "a library",
     }  # fmt: skip
     evidence = (
@@ -170,6 +170,17 @@ def undefined_symbol_cause(view: EnvironmentView, symbol: str, file: str) -> Cau
     if code == "DX026" and owner is not None and owner is peer:
         code = "DX1117"
     return Cause(code, Violation(evidence, values), MendingOrder.LIBRARIES, frozenset(names), f"{symbol} is undefined")
+
+
+def _other_abi(view: EnvironmentView, symbol: str) -> str:
+    """Return words on a library that defines a symbol in the other C++ ABI; empty where none does."""
+    twin = name_in_other_abi(symbol)
+    provider = next((provider for provider in view.record.providers if twin and provider.symbol == twin), None)
+    if provider is None:
+        return ""
+    mine, other = ("new", "old") if len(symbol) > len(twin) else ("old", "new")
+    title = view.title_of_path(provider.path) or provider.path
+    return f"it is built with the {mine} C++ ABI, and the installed {title} with the {other} one"
 
 
 def _replaced_files(owner: InstalledDistribution | None) -> tuple[Evidence, ...]:
@@ -275,7 +286,7 @@ def _judge_library_path(view: EnvironmentView) -> Iterator[Cause]:
 
 def _is_same(digests: dict[str, str], one: str, other: str) -> bool:
     """Whether two paths lead to the same contents."""
-    return one == other or bool(digests.get(one)) and digests.get(one) == digests.get(other)
+    return one == other or (bool(digests.get(one)) and digests.get(one) == digests.get(other))
 
 
 def _library_path_cause(

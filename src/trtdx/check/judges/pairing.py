@@ -142,6 +142,8 @@ def _judge_module_versions(view: EnvironmentView) -> Iterator[Cause]:
         stated, recorded = version_or_none(text), version_or_none(owner.version) if owner else None
         if owner is None or not stated or not recorded or stated.release[:2] == recorded.release[:2]:
             continue
+        if sum((copy.folder, copy.key) == (owner.folder, owner.key) for copy in view.distributions) > 1:
+            continue  # recorded twice, which is a cause of its own
         values = {
             "package": owner.title, "what": f"its code says it is {text}", "pip": view.pip,
             "reinstall": f"{owner.name}=={owner.version}",

@@ -171,7 +171,8 @@ def _missing_cause(view: EnvironmentView, conflict: Conflict) -> Cause:
 def _version_cause(view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution) -> Cause:
     requirers = [distribution for distribution, _ in conflict.declared]
     by_release = any(distribution.key == "tensorrt-llm" for distribution in requirers) or not requirers
-    wish = conflict.table or ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
+    wanted = ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
+    wish = (conflict.table or wanted) if by_release else wanted
     requirer = f"TensorRT-LLM {view.release}" if by_release and view.release else requirers[0].title
     evidence = (
         make_evidence(installed.info_path, f"{installed.title} is installed"),
@@ -191,6 +192,7 @@ def _version_cause(view: EnvironmentView, conflict: Conflict, installed: Install
         "specifier": wish,
         "others": _clash(conflict),
         "pip": view.pip,
+        "target": _target(view, conflict, installed, wish, by_release=by_release),
     }
     return Cause(
         code or ("DX1100" if paired else "DX044"),
@@ -199,6 +201,16 @@ def _version_cause(view: EnvironmentView, conflict: Conflict, installed: Install
         frozenset({installed.key, *installed.top_modules[:8]}),
         f"{installed.title} is not what {requirer} requires",
     )
+
+
+def _target(
+    view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution, wish: str, *, by_release: bool
+) -> str:
+    """Return what to install: another version of what is required, or of who requires it where the release fits as it is."""
+    fits_release = conflict.table and meets(installed.version, conflict.table)
+    if by_release or not fits_release:
+        return f"{installed.name}{wish}"
+    return f"{conflict.declared[0][0].name}' '{installed.name}=={installed.version}"
 
 
 def _clash(conflict: Conflict) -> str:

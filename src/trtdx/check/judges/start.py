@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ def judge_start(view: EnvironmentView) -> Iterator[Cause]:
     """Yield why the interpreter does not start, or what goes wrong while it does."""
     record = view.record
     if record.root:
+        yield from [_dead_interpreter(view)] if record.start_problem else []
         return
     yield from judge_preload(view)
     if record.start_problem:
@@ -102,7 +102,9 @@ def _judge_variable(view: EnvironmentView, name: str) -> Cause:
     if name == "PYTHONPATH":
         effect = f"the interpreter does not start ({trouble})"
         return Cause(
-            "DX1105", Violation(evidence, {"file": file, "folder": value, "effect": effect}), MendingOrder.START
+            "DX1105",
+            Violation(evidence, {"file": file, "folder": value, "effect": effect, "remedy": "unset PYTHONPATH"}),
+            MendingOrder.START,
         )
     values = {"file": file, "folder": value, "effect": f"the interpreter does not start: {trouble}"}
     return Cause("DX1104", Violation(evidence, values), MendingOrder.START)
@@ -149,44 +151,19 @@ def _startup_candidates(view: EnvironmentView) -> Iterator[str]:
 
 def _dead_interpreter(view: EnvironmentView) -> Cause:
     record = view.record
-    reason = _why_dead(Path(record.python_path), record.start_problem, record.start_status)
+    reason = record.start_reason or record.start_problem
     trouble = _last_line(record.start_output)
     if "No module named 'encodings'" in record.start_output or "platform independent libraries" in record.start_output:
         reason = "its standard library is gone (no module named encodings)"
-    place = Path(record.python_path).parent
+    subject = record.python_path or record.root
+    place = Path(subject).parent
     fresh = f"{place.parent}-new" if place.name == "bin" else ".venv"  # never the old folder: nothing is to be lost
-    values = {"python": record.python_path, "reason": reason, "fresh": fresh}
-    evidence = (make_evidence(record.python_path, trouble or reason),)
+    values = {"python": subject, "reason": reason, "fresh": fresh}
+    evidence = (make_evidence(subject, trouble or reason),)
     if "is for " in reason:
         values = {"file": record.python_path, "owner": "the interpreter", "reason": reason}
         return Cause("DX1111", Violation(evidence, values), MendingOrder.START)
     return Cause("DX1101", Violation(evidence, values), MendingOrder.START)
-
-
-def _why_dead(path: Path, problem: str, status: int | None) -> str:
-    if path.is_symlink() and not path.exists():
-        return f"it is a link to {os.readlink(path)}, which is not there (the Python it was made from was removed)"
-    if not path.exists():
-        return "there is no such file"
-    if "Permission denied" in problem:
-        return "it may not be executed"
-    if "Exec format error" in problem or "No such file" in problem:
-        return _why_not_executable(path)
-    if status is not None and status < 0:
-        return f"it is ended by {signal.Signals(-status).name}"
-    return problem
-
-
-def _why_not_executable(path: Path) -> str:
-    from trtdx.check.facts.elf_reader import glance_at_object
-
-    thing = glance_at_object(str(path))
-    if not thing.problem and thing.machine and thing.machine != os.uname().machine:
-        return f"it is for {thing.machine}, this machine is {os.uname().machine}"
-    script = path.read_bytes()[:200] if path.is_file() else b""
-    if script.startswith(b"#!"):
-        return f"it is a script for {script[2:].splitlines()[0].decode('utf-8', 'replace').strip()}, which is not there"
-    return "it is an empty file" if not script else "it is no program for this machine"
 
 
 def _judge_home(view: EnvironmentView) -> Iterator[Cause]:
@@ -225,9 +202,9 @@ def _judge_moved_environment(view: EnvironmentView) -> Iterator[Cause]:
     if not view.python.is_virtual or not others:
         return
     has_own = any(folder.distributions for folder in view.folders if folder.folder in own)
-    stale = next((folder for folder in others if any(name.endswith(".dist-info") for name in _names(folder))), "")
-    if has_own or not stale:
+    if has_own:
         return
+    stale = others[0]
     made_for = re.search(r"/python(3\.\d+)/", stale)
     values = {
         "prefix": view.python.prefix,
@@ -240,10 +217,6 @@ def _judge_moved_environment(view: EnvironmentView) -> Iterator[Cause]:
         make_evidence(view.record.python_path, f"Python {view.python.version}"),
     )
     yield Cause("DX1125", Violation(evidence, values), MendingOrder.PLATFORM, frozenset({"*"}))
-
-
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _last_line(text: str) -> str:
