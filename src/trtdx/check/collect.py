@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trtdx.host import CommandResult, Host
 
 MARK = b"\n\x1etrtdx "
-PROBE_TIMEOUT_S = 20.0
+LEAST_START_S = 5.0
 RESTART_TIMEOUT_S = 5.0
 # The one that imports most of the others comes first.
 TRIED = (
@@ -55,7 +55,7 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
         return _collect_root(host, question)
     variables = host.environment()
     named = choose_interpreter(question.python, variables)
-    environment, done = run_probe(host, named)
+    environment, done = run_probe(host, named, max(LEAST_START_S, question.import_timeout_s))
     problem = "" if environment else _start_problem(done)
     prefix = environment.interpreter.prefix if environment else _prefix_from_outside(named)
     if environment is None:
@@ -118,9 +118,9 @@ def choose_interpreter(named: str, variables: Mapping[str, str]) -> str:
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or "python3"
 
 
-def run_probe(host: Host, interpreter: str) -> tuple[PythonEnvironment | None, CommandResult]:
+def run_probe(host: Host, interpreter: str, timeout_s: float) -> tuple[PythonEnvironment | None, CommandResult]:
     """Return what the probe tells, or nothing where the interpreter does not get that far."""
-    done = host.run([interpreter, "-c", STARTER, str(PROBE)], timeout_s=PROBE_TIMEOUT_S)
+    done = host.run([interpreter, "-c", STARTER, str(PROBE)], timeout_s=timeout_s)
     _, mark, text = done.stdout.rpartition(MARK)
     if not mark:
         return None, done

@@ -244,6 +244,7 @@ class MachineFacts(Facts, frozen=True, kw_only=True):
     libstdcxx: str = ""
     mpirun: str = ""
     mpirun_path: str = ""
+    libmpi: str = ""  # the file that `libmpi.so` leads to
     uv_path: str = ""
     shm_bytes: int = -1
     shm_free_bytes: int = -1

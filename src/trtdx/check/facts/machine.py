@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtdx.check.facts.elf_reader import LFS_POINTER, can_read_elf, defined_versions
+from trtdx.check.facts.elf_reader import LFS_POINTER, SharedObject, can_read_elf, defined_versions
 from trtdx.check.nouns import DiskFacts, GpuFacts, MachineFacts
 from trtdx.check.probe import changed_at, list_names
 
@@ -44,6 +44,7 @@ def collect_machine(host: Host, loader: LibraryLoader, prefix: str) -> MachineFa
         libstdcxx=_libstdcxx_version(loader),
         mpirun=_first_line(host, [mpirun, "--version"]) if mpirun else "",
         mpirun_path=mpirun or "",
+        libmpi=_library_behind(loader, "libmpi.so"),
         uv_path=shutil.which("uv", path=variables.get("PATH")) or "",
         shm_bytes=shm_total,
         shm_free_bytes=shm_free,
@@ -144,6 +145,12 @@ def _libstdcxx_version(loader: LibraryLoader) -> str:
         if (match := re.fullmatch(r"GLIBCXX_([\d.]+)", name))
     ]
     return "GLIBCXX_" + ".".join(map(str, max(versions))) if versions else ""
+
+
+def _library_behind(loader: LibraryLoader, name: str) -> str:
+    """Return the file that a program gets which opens a library by its bare name; empty where there is none."""
+    path = loader.resolve(SharedObject(""), name).path
+    return os.path.realpath(path) if path else ""
 
 
 def _space(path: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from trtdx.check.judges.requirements import list_conflicts
-from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder
+from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder, canonical_name
 from trtdx.check.probe import place_of_file
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
@@ -111,7 +111,7 @@ def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
         severity = Severity.ERROR if damaged or (not view.works(group[0]) and view.failing) else Severity.WARNING
         values = {
             "packages": join_words(copy.title for copy in group), "module": module, "pip": view.pip,
-            "uninstall": " ".join(copy.name for copy in group), "keep": _kept_copy(view, group),
+            "uninstall": " ".join(copy.name for copy in group), "keep": _kept_copy(view, group), "remove": view.uninstall,
         }  # fmt: skip
         about = frozenset({*shared, *(copy.key for copy in group)})
         yield Cause("DX1108", Violation(evidence, values, severity), MendingOrder.COPIES, about)
@@ -132,7 +132,9 @@ def _overwritten_groups(view: EnvironmentView, known: set[str]) -> Iterator[list
 
 def _kept_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> str:
     """Return the one that something installed requires, else the last."""
-    required = {requirement.name.lower() for copy in view.in_force.values() for requirement in view.requirements(copy)}
+    required = {
+        canonical_name(requirement.name) for copy in view.in_force.values() for requirement in view.requirements(copy)
+    }
     kept = next((copy for copy in group if copy.key in required), group[-1])
     return f"{kept.name}=={kept.version}"
 
@@ -152,7 +154,12 @@ def _judge_stub(view: EnvironmentView, distribution: InstalledDistribution) -> I
     evidence = (make_evidence(distribution.info_path, f"{distribution.title}: {distribution.summary or reason}"),)
     values = {"package": distribution.title, "name": distribution.name, "reason": reason, "pip": view.pip}
     about = frozenset({distribution.key, *distribution.top_modules, *([module] if module else [])})
-    relevant = distribution.key in view.relevant or distribution.key in MODULE_OF
+    meant = {
+        conflict.key for conflict in list_conflicts(view)
+        if conflict.installed is None and re.fullmatch(rf"{distribution.key}-cu\d\d", conflict.key)
+    }  # fmt: skip
+    about |= meant
+    relevant = distribution.key in view.relevant or distribution.key in MODULE_OF or meant
     severity = Severity.ERROR if relevant else Severity.WARNING
     yield Cause("DX012", Violation(evidence, values, severity), MendingOrder.COPIES, about)
 
@@ -165,7 +172,7 @@ def _judge_editable(view: EnvironmentView, distribution: InstalledDistribution) 
 
 
 def _editable_cause(view: EnvironmentView, name: str, where: str, target: str, modules: tuple[str, ...]) -> Cause:
-    values = {"package": name, "where": where, "target": target, "pip": view.pip}
+    values = {"package": name, "where": where, "target": target, "pip": view.pip, "remove": view.uninstall}
     about = frozenset({name.lower().replace("_", "-"), name.replace("-", "_"), *modules})
     evidence = (make_evidence(where, f"points to {target}, which is not there"),)
     return Cause("DX1110", Violation(evidence, values), MendingOrder.COPIES, about)
@@ -205,18 +212,21 @@ def _judge_leftovers(view: EnvironmentView) -> Iterator[Cause]:
     for folder in view.folders:
         for name in folder.leftovers:
             guess = "?" + name[1:].split("-")[0]
-            gone = [conflict.key for conflict in list_conflicts(view) if conflict.installed is None]
+            gone = {
+                conflict.key: conflict.declared[0][1] for conflict in list_conflicts(view) if conflict.installed is None
+            }
             fits = [key for key in (*view.in_force, *gone) if key.replace("-", "_")[1:] == guess[1:].lower()]
             works = bool(fits) and fits[0] in view.in_force and view.works(view.in_force[fits[0]])
             values = {
                 "package": fits[0] if fits else name,
                 "what": f"pip was interrupted and left {folder.folder}/{name} behind",
-                "reinstall": fits[0] if fits else "PACKAGE", "pip": view.pip,
+                "reinstall": f"{fits[0]}{gone.get(fits[0], '')}" if fits else "PACKAGE", "pip": view.pip,
             }  # fmt: skip
             evidence = (
                 make_evidence(f"{folder.folder}/{name}", "a folder that pip moved aside while it replaced a package"),
             )
             severity = Severity.NOTE if works or not (view.failing or fits) else Severity.WARNING
+            severity = Severity.ERROR if fits and fits[0] in gone and fits[0] in view.relevant else severity
             yield Cause(
                 "DX061",
                 Violation(evidence, values, severity),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.check.judges.families import is_driver_library
 from trtdx.check.judges.libraries import absent_version_cause, missing_library_cause, undefined_symbol_cause
+from trtdx.check.judges.mpi_flavours import wrong_build_cause
 from trtdx.check.nouns import Cause, ElfFacts, ErrorLink, ImportTrial, MendingOrder, NeededLibrary
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
@@ -217,7 +218,8 @@ def _judge_library(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, f
     place = nearest.path if nearest else file
     if is_driver_library(name):
         return driver_library_cause(view, name, place, trial)
-    cause = missing_library_cause(view, name, place, nearest)
+    wrong_build = wrong_build_cause(view, name, nearest) if nearest and name.startswith("libmpi") else None
+    cause = wrong_build or missing_library_cause(view, name, place, nearest)
     return cause._replace(symptom=f"import {trial.module} fails: {name} is not found")
 
 

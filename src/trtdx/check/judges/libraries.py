@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from trtdx.check.judges.families import (
+    family_of_library,
     is_driver_library,
     library_stem,
     owner_of_symbol,
@@ -15,6 +16,7 @@ from trtdx.check.judges.families import (
     page_of_library,
     page_of_symbol,
 )
+from trtdx.check.judges.mpi_flavours import judge_mpi, loadable_flavours
 from trtdx.check.nouns import Cause, ElfFacts, MendingOrder, name_in_other_abi
 from trtdx.check.probe import COMPILED
 from trtdx.check.view import make_evidence
@@ -36,10 +38,6 @@ ONE_OF_A_KIND = re.compile(
     r"lib(?:nvinfer|nvonnxparser|cudnn|nccl|mpi|cudart|cublas|cublasLt|torch\w*|c10\w*|tensorrt_llm|stdc\+\+|nvrtc|protobuf)$"
 )
 TOOLKIT = re.compile(r"/cuda(?:-\d+(?:\.\d+)?)?/.*lib(?:cudart|cublas|cublasLt|nvrtc)\.so")
-MPI_FLAVOURS = (
-    (r"libmpi\.so\.(?:40|20|1)\b|openmpi|Open MPI", "Open MPI"),
-    (r"libmpi\.so\.12|libmpich|mpich|HYDRA", "MPICH"),
-)
 
 
 def judge_libraries(view: EnvironmentView) -> Iterator[Cause]:
@@ -50,7 +48,7 @@ def judge_libraries(view: EnvironmentView) -> Iterator[Cause]:
     yield from _judge_versions(view)
     yield from _judge_twice(view)
     yield from _judge_library_path(view)
-    yield from _judge_mpi(view)
+    yield from judge_mpi(view)
 
 
 def loaded_files(view: EnvironmentView) -> tuple[ElfFacts, ...]:
@@ -72,21 +70,13 @@ def _judge_missing(view: EnvironmentView) -> Iterator[Cause]:
     present |= {os.path.basename(name) for distribution in view.distributions for name in distribution.compiled}
     reported: set[str] = set()
     for thing in loaded_files(view):
-        if thing.owner == "mpi4py" and _has_other_flavour(view, thing):
+        if thing.owner == "mpi4py" and loadable_flavours(view, thing):
             continue
         for need in thing.needs:
             if need.path or need.name in present | reported or is_driver_library(need.name):
                 continue
             reported.add(need.name)
             yield missing_library_cause(view, need.name, thing.path, thing)
-
-
-def _has_other_flavour(view: EnvironmentView, thing: ElfFacts) -> bool:
-    """Whether another build of mpi4py's extension, for the MPI that is there, stands beside this one."""
-    return any(
-        other.owner == "mpi4py" and other.path != thing.path and other.needs and all(need.path for need in other.needs)
-        for other in view.record.libraries
-    )
 
 
 def missing_library_cause(view: EnvironmentView, name: str, file: str, thing: ElfFacts | None) -> Cause:
@@ -104,7 +94,7 @@ def missing_library_cause(view: EnvironmentView, name: str, file: str, thing: El
     evidence = [make_evidence(file, f"NEEDED {name} (file of {title})")]
     if thing and thing.search:
         evidence.append(make_evidence(f"{file}: search path", ":".join(thing.search)))
-    about = frozenset({name, file, *([owner.key] if owner else [])})
+    about = frozenset({name, file, family_of_library(name), *([owner.key] if owner else [])} - {""})
     return Cause(
         page_of_library(name), Violation(tuple(evidence), values), MendingOrder.LIBRARIES, about, f"{name} is not found"
     )
@@ -160,6 +150,8 @@ def undefined_symbol_cause(view: EnvironmentView, symbol: str, file: str) -> Cau
         "symbol": symbol, "file": file, "owner": title, "provider": whose, "pip": view.pip,
         "package": f"{owner.name}=={owner.version}" if owner else "PACKAGE", "peer": peer.title if peer else usual or "a library",
     }  # fmt: skip
+    if owner and not LOADED.match(owner.key):
+        values["rebuild"] = owner.name
     evidence = (
         make_evidence(file, f"undefined symbol: {symbol}"),
         *(make_evidence(provider.path, f"defines {symbol}") for provider in providers[:2]),
@@ -221,7 +213,9 @@ def absent_version_cause(view: EnvironmentView, version: str, file: str, need: N
     )
     system = version.startswith(("GLIBC", "CXXABI", "GCC"))
     code = "DX1104" if need.via == "LD_LIBRARY_PATH" else "DX028" if system else "DX1117"
-    values |= {"folder": os.path.dirname(need.path), "effect": f"{title} needs {version} of it", "symbol": version}
+    folder = os.path.dirname(need.path)
+    values |= {"folder": folder, "effect": f"{title} needs {version} of it", "symbol": version}
+    values |= {"remedy": view.without("LD_LIBRARY_PATH", folder)}
     values |= {"provider": f"{place} does not define it", "peer": need.name}
     about = frozenset({file, need.name, *([owner.key] if owner else [])})
     order = MendingOrder.VARIABLES if code == "DX1104" else MendingOrder.LIBRARIES
@@ -299,7 +293,8 @@ def _library_path_cause(
         make_evidence("LD_LIBRARY_PATH", os.path.dirname(need.path)),
         make_evidence(thing.path, f"{need.name} => {need.path}"),
     )
-    values = {"file": need.path, "folder": os.path.dirname(need.path), "effect": effect}
+    folder = os.path.dirname(need.path)
+    values = {"file": need.path, "folder": folder, "effect": effect, "remedy": view.without("LD_LIBRARY_PATH", folder)}
     about = {need.name, need.path}
     if _stands_in_the_way(view):
         about |= {thing.path, thing.owner, *(owner.key for path in rivals[:1] if (owner := view.owner_of_path(path)))}
@@ -312,56 +307,3 @@ def _library_path_cause(
 def _stands_in_the_way(view: EnvironmentView) -> bool:
     """Whether an import that fails was seen to work without LD_LIBRARY_PATH."""
     return any("LD_LIBRARY_PATH" in trial.works_without for trial in view.failing)
-
-
-def _flavour(text: str) -> str:
-    return next((name for pattern, name in MPI_FLAVOURS if re.search(pattern, text)), "")
-
-
-def _judge_mpi(view: EnvironmentView) -> Iterator[Cause]:
-    """Yield an mpi4py, launcher or TensorRT-LLM of different MPI implementations."""
-    mpi4py = view.in_force.get("mpi4py")
-    library, place = _mpi_of_mpi4py(view)
-    if not mpi4py or not library:
-        return
-    rivals: dict[str, tuple[str, str]] = {}
-    for thing in view.record.libraries:
-        if thing.owner.startswith("tensorrt-llm"):
-            rivals |= {
-                _flavour(need.name): (thing.path, need.name) for need in thing.needs if need.name.startswith("libmpi")
-            }
-    launcher = _flavour(view.record.machine.mpirun)
-    if launcher:
-        rivals.setdefault(launcher, (view.record.machine.mpirun_path, view.record.machine.mpirun))
-    for flavour, (path, text) in rivals.items():
-        if flavour and flavour != library:
-            values = {
-                "mpi4py": mpi4py.title, "library": library, "place": place, "rival": path, "flavour": flavour, "pip": view.pip,
-            }  # fmt: skip
-            evidence = (
-                make_evidence(place, f"{mpi4py.title} uses {library}"),
-                make_evidence(path, f"{flavour}: {text}"),
-            )
-            yield Cause(
-                "DX023",
-                Violation(evidence, values),
-                MendingOrder.LIBRARIES,
-                frozenset({"mpi4py", "libmpi.so.40", "libmpi.so.12"}),
-            )
-            return
-
-
-def _mpi_of_mpi4py(view: EnvironmentView) -> tuple[str, str]:
-    """Return which MPI mpi4py uses, and the file that tells."""
-    trial = view.trials.get("mpi4py.MPI")
-    if trial and trial.outcome == "works" and _flavour(os.path.basename(trial.path)):
-        return _flavour(os.path.basename(trial.path)), trial.path
-    names = {
-        (_flavour(need.name), thing.path)
-        for thing in view.record.libraries
-        if thing.owner == "mpi4py"
-        for need in thing.needs
-        if need.name.startswith("libmpi")
-    }
-    flavours = {flavour for flavour, _ in names if flavour}
-    return next(iter(sorted(names))) if len(flavours) == 1 else ("", "")

@@ -45,7 +45,7 @@ def _judge_gpu(view: EnvironmentView) -> Iterator[Cause]:
         yield from _judge_visible_devices(view)
         return
     mismatch = "Driver/library version mismatch" in machine.driver_problem
-    words = machine.driver_problem or "nvidia-smi lists none"
+    words = " ".join(machine.driver_problem.split()) or "nvidia-smi lists none"
     evidence = (make_evidence("nvidia-smi", words),)
     if mismatch:
         yield Cause("DX036", Violation(evidence, {"words": words}), MendingOrder.MACHINE, frozenset({"driver"}))
@@ -67,7 +67,7 @@ def _judge_visible_devices(view: EnvironmentView) -> Iterator[Cause]:
         return
     reason = f"CUDA_VISIBLE_DEVICES={value} hides {'the GPU' if count == 1 else f'all {count} GPUs'} of this machine"
     evidence = (make_evidence("CUDA_VISIBLE_DEVICES", value or "(empty)"),)
-    values = {"reason": reason, "library": "libcuda.so.1", "owner": "TensorRT-LLM"}
+    values = {"reason": reason, "variable": "CUDA_VISIBLE_DEVICES"}
     severity = Severity.ERROR if view.record.expects_gpu else Severity.NOTE
     yield Cause("DX035", Violation(evidence, values, severity), MendingOrder.MACHINE, frozenset({"gpu"}))
 
@@ -113,7 +113,7 @@ def _judge_shared_memory(view: EnvironmentView) -> Iterator[Cause]:
 
 def _judge_memory(view: EnvironmentView) -> Iterator[Cause]:
     machine = view.record.machine
-    place = machine.container or "this control group"
+    place = f"this {machine.container} container" if machine.container else "this control group"
     if 0 <= machine.memory_limit_bytes < LEAST_MEMORY_BYTES:
         limit = format_bytes(machine.memory_limit_bytes)
         yield _limit_cause("DX351", "/sys/fs/cgroup/memory.max", {"what": "memory", "limit": limit, "container": place})

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from trtdx.check.view import EnvironmentView
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # the branch that first runs a CUDA major version
+# PyTorch has builds for some CUDA versions only.
+TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126"), ((12, 4), "cu124"), ((0, 0), "cu121"))
 FIRST_WITH_MODELOPT = "0.10"
 
 
@@ -65,16 +67,23 @@ def _judge_torch_cuda(view: EnvironmentView) -> Iterator[Cause]:
     )
     about = frozenset({"torch", *torch.top_modules[:3], "tensorrt-llm"})
     if built[0] == "cpu":
-        values = {"torch": torch.title, "release": view.release, "pip": view.pip}
+        values = {"torch": torch.title, "release": view.release, "pip": view.pip, "index": _torch_index(view)}
+        values["version"] = torch.version.partition("+")[0]
         yield Cause("DX078", Violation(evidence, values), MendingOrder.PAIRING, about)
         return
-    row = nearest_release(view.release)
     values = {
         "torch": torch.title, "build": f"CUDA {built[0]}", "release": view.release, "wish": f"CUDA {wanted_major}",
-        "version": torch.version.partition("+")[0], "index": f"cu{(row.cuda if row else '13.0').replace('.', '')[:3]}",
+        "version": torch.version.partition("+")[0], "index": _torch_index(view), "pip": view.pip,
     }  # fmt: skip
     severity = Severity.ERROR if at_least(view.release, "1.2") or wanted_major == 12 else Severity.WARNING
     yield Cause("DX1021", Violation(evidence, values, severity), MendingOrder.PAIRING, about)
+
+
+def _torch_index(view: EnvironmentView) -> str:
+    """Return the folder of PyTorch's index with builds for the release's CUDA, or the nearest before it."""
+    row = nearest_release(view.release)
+    major, minor = (int(part) for part in (row.cuda if row else "13.0").split(".")[:2])
+    return next(name for least, name in TORCH_INDEXES if (major, minor) >= least)
 
 
 def _tensorrt_parts(view: EnvironmentView) -> list[InstalledDistribution]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from trtdx.check.judges.families import family_of_package
 from trtdx.check.nouns import Cause, MendingOrder, canonical_name
 from trtdx.check.view import make_evidence, version_or_none
 from trtdx.knowledge.inventory import era_of_release, find_requirement, product_releases
@@ -163,9 +164,17 @@ def _missing_cause(view: EnvironmentView, conflict: Conflict) -> Cause:
         "DX042",
         Violation((*evidence, *_table_evidence(view, conflict)), values, _severity(view, conflict)),
         MendingOrder.REQUIREMENTS,
-        frozenset({conflict.key, conflict.key.replace("-", "_")}),
+        _names_of_missing(conflict.key, requirer),
         f"{conflict.key} is missing",
     )
+
+
+def _names_of_missing(key: str, requirer: InstalledDistribution) -> frozenset[str]:
+    """Return what fails without a package: its module, libraries of its family, and the one that consists of it."""
+    names = {key, key.replace("-", "_"), family_of_package(key)}
+    if not requirer.top_modules:  # a package of nothing but requirements, as `tensorrt` is
+        names |= {requirer.key, requirer.key.replace("-", "_")}
+    return frozenset(names)
 
 
 def _version_cause(view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution) -> Cause:

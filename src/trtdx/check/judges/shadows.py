@@ -45,11 +45,11 @@ def _place_of(view: EnvironmentView, folder: FolderFacts) -> str:
     return next((pth.path for later in view.folders for pth in later.pth if folder.folder in pth.added), "")
 
 
-def remedy_of_place(place: str, folder: str) -> str:
+def _remedy(view: EnvironmentView, place: str, folder: str) -> str:
     """Return the command that takes a folder out of the path."""
     if place.endswith(".pth"):
         return f"sed -i '\\#^{folder}$#d' {place}"
-    return "export PYTHONNOUSERSITE=1" if place == USER_SITE else "unset PYTHONPATH"
+    return "export PYTHONNOUSERSITE=1" if place == USER_SITE else view.without("PYTHONPATH", folder)
 
 
 def _judge_folder(view: EnvironmentView, folder: FolderFacts, place: str) -> Iterator[Cause]:
@@ -110,7 +110,7 @@ def _standard_cause(view: EnvironmentView, module: str, path: str, place: str) -
     more = {
         "folder": folder,
         "effect": f"it hides the standard library's {module}",
-        "remedy": remedy_of_place(place, folder),
+        "remedy": _remedy(view, place, folder),
     }
     yield Cause(
         code, Violation(evidence, {**values, **more}), MendingOrder.VARIABLES, frozenset({path, module, "*"}),
@@ -139,7 +139,7 @@ def _package_cause(
     more = {
         "folder": folder,
         "effect": f"it hides the installed {hidden.title}",
-        "remedy": remedy_of_place(place, folder),
+        "remedy": _remedy(view, place, folder),
     }
     code = "DX064" if place == CWD else "DX1105"
     about = frozenset({path, module, hidden.key})
@@ -171,7 +171,7 @@ def _copy_cause(
         "file": path,
         "folder": folder.folder,
         "effect": f"its {first.title} hides {hidden.title} of the environment",
-        "remedy": remedy_of_place(place, folder.folder),
+        "remedy": _remedy(view, place, folder.folder),
     }
     severity = Severity.ERROR if view.failing or _is_required_otherwise(view, first) else Severity.WARNING
     about = frozenset({path, hidden.key, *first.top_modules[:5]})
@@ -196,7 +196,7 @@ def _judge_other_python(view: EnvironmentView, folder: FolderFacts, place: str) 
     )
     modules = [name for name, kind in folder.importable if kind == "package"]
     effect = f"its packages ({abbreviate_list(modules, 4)}) are for Python {made_for}, and this is Python {view.python.minor}"
-    remedy = remedy_of_place(place, folder.folder)
+    remedy = _remedy(view, place, folder.folder)
     values = {"file": folder.folder, "folder": folder.folder, "effect": effect, "remedy": remedy}
     names = {name.split(".")[0] for name, _ in folder.importable} | {copy.key for copy in folder.distributions}
     severity = Severity.ERROR if view.failing else Severity.WARNING

@@ -106,7 +106,8 @@ def _judge_variable(view: EnvironmentView, name: str) -> Cause:
             Violation(evidence, {"file": file, "folder": value, "effect": effect, "remedy": "unset PYTHONPATH"}),
             MendingOrder.START,
         )
-    values = {"file": file, "folder": value, "effect": f"the interpreter does not start: {trouble}"}
+    effect = f"the interpreter does not start: {trouble}"
+    values = {"file": file, "folder": value, "effect": effect, "remedy": "unset LD_LIBRARY_PATH"}
     return Cause("DX1104", Violation(evidence, values), MendingOrder.START)
 
 
@@ -120,7 +121,7 @@ def _old_python(view: EnvironmentView) -> Cause:
 
 def _missing_library(view: EnvironmentView, library: str, reason: str) -> Cause:
     code = "DX025" if library.startswith("libpython") else "DX711"
-    values = {"library": library, "file": view.record.python_path, "owner": "the interpreter", "found": reason}
+    values = {"library": library, "file": view.record.python_path, "owner": "this environment", "found": reason}
     evidence = (make_evidence(view.record.python_path, _last_line(view.record.start_output)),)
     return Cause(code, Violation(evidence, values), MendingOrder.START)
 
@@ -136,7 +137,10 @@ def _startup_file(view: EnvironmentView) -> Cause:
     """Return the cause of an interpreter that starts only without its site module."""
     file = _culprit_file(view) or next(iter(_startup_candidates(view)), "the site module")
     trouble = _last_line(view.record.start_output) or view.record.start_problem
-    values = {"file": file, "effect": f"the interpreter {view.record.start_problem}", "error": trouble}
+    values = {
+        "file": file,
+        "error": _last_line(view.record.start_output) or f"the interpreter {view.record.start_problem}",
+    }
     return Cause("DX1118", Violation((make_evidence(file, trouble),), values), MendingOrder.START, frozenset({file}))
 
 
@@ -159,10 +163,9 @@ def _dead_interpreter(view: EnvironmentView) -> Cause:
     place = Path(subject).parent
     fresh = f"{place.parent}-new" if place.name == "bin" else ".venv"  # never the old folder: nothing is to be lost
     values = {"python": subject, "reason": reason, "fresh": fresh}
+    if record.root:
+        values = {"python": f"the Python of {record.root}", "reason": reason, "root": record.root}
     evidence = (make_evidence(subject, trouble or reason),)
-    if "is for " in reason:
-        values = {"file": record.python_path, "owner": "the interpreter", "reason": reason}
-        return Cause("DX1111", Violation(evidence, values), MendingOrder.START)
     return Cause("DX1101", Violation(evidence, values), MendingOrder.START)
 
 
@@ -184,12 +187,12 @@ def _judge_startup_errors(view: EnvironmentView) -> Iterator[Cause]:
     text = view.record.start_output
     for path, trouble in _PTH_ERROR.findall(text):
         last = _last_line(trouble)
-        values = {"file": path, "effect": "the rest of the file is passed over at every start", "error": last}
+        values = {"file": path, "error": f"{last} (the rest of the file is passed over)"}
         yield Cause("DX1118", Violation((make_evidence(path, last),), values), MendingOrder.SHADOWS, frozenset({path}))
     for name, trouble in _CUSTOMIZE_ERROR.findall(text):
         candidates = [path for path in _startup_candidates(view) if path.endswith(f"{name}.py")]
         file = candidates[0] if candidates else f"{name}.py"
-        values = {"file": file, "effect": "it fails at every start of Python", "error": trouble.strip()}
+        values = {"file": file, "error": trouble.strip()}
         yield Cause(
             "DX1118", Violation((make_evidence(file, trouble),), values), MendingOrder.SHADOWS, frozenset({file})
         )
