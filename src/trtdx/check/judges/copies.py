@@ -86,8 +86,16 @@ def _completeness(copy: InstalledDistribution) -> str:
 
 def _stale_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> InstalledDistribution:
     """Return the copy whose files are not the ones that are there."""
-    trial = view.trials.get(next(iter(group[0].top_modules), ""))
-    others = [copy for copy in group if trial and trial.version and copy.version != trial.version]
+    stated = next(
+        (
+            trial.versions[name][0]
+            for trial in view.record.trials
+            for name in group[0].top_modules
+            if name in trial.versions
+        ),
+        "",
+    )
+    others = [copy for copy in group if stated and copy.version != stated]
     if others and len(others) < len(group):
         return others[0]
     return max(group, key=lambda copy: (not copy.has_record, copy.missing_count + len(copy.wrong_size)))
@@ -107,7 +115,7 @@ def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
         evidence = tuple(
             make_evidence(copy.info_path, f"{copy.title} writes {module} ({_completeness(copy)})") for copy in group
         )
-        damaged = any(copy.missing or copy.wrong_size for copy in group)
+        damaged = any(copy.missing or copy.wrong_size for copy in group) or len({copy.version for copy in group}) > 1
         severity = Severity.ERROR if damaged or (not view.works(group[0]) and view.failing) else Severity.WARNING
         values = {
             "packages": join_words(copy.title for copy in group), "module": module, "pip": view.pip,
@@ -152,13 +160,16 @@ def _judge_stub(view: EnvironmentView, distribution: InstalledDistribution) -> I
         return
     reason = f'it says of itself: "{claims[0]}"' if claims else "it brings no module" if hollow else "it holds no code"
     evidence = (make_evidence(distribution.info_path, f"{distribution.title}: {distribution.summary or reason}"),)
-    values = {"package": distribution.title, "name": distribution.name, "reason": reason, "pip": view.pip}
     about = frozenset({distribution.key, *distribution.top_modules, *([module] if module else [])})
     meant = {
         conflict.key for conflict in list_conflicts(view)
         if conflict.installed is None and re.fullmatch(rf"{distribution.key}-cu\d\d", conflict.key)
     }  # fmt: skip
     about |= meant
+    values = {
+        "package": distribution.title, "stub": distribution.name, "name": next(iter(meant), distribution.name),
+        "reason": reason, "pip": view.pip, "remove": view.uninstall,
+    }  # fmt: skip
     relevant = distribution.key in view.relevant or distribution.key in MODULE_OF or meant
     severity = Severity.ERROR if relevant else Severity.WARNING
     yield Cause("DX012", Violation(evidence, values, severity), MendingOrder.COPIES, about)

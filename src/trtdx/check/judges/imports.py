@@ -104,6 +104,13 @@ def _culprit(view: EnvironmentView, files: list[str], fallback: str) -> tuple[st
     return alien, owner.title if owner else fallback
 
 
+def _reinstall_values(view: EnvironmentView, file: str) -> dict[str, str]:
+    """Return what a command needs that installs the owner of a file anew; without an owner there is none."""
+    owner = view.owner_of_path(file) if file else None
+    wish = {"wish": f"{owner.name}=={owner.version}"} if owner else {}
+    return {"pip": view.pip, "python": view.record.python_path, **wish}
+
+
 def _about(view: EnvironmentView, file: str, *names: str) -> frozenset[str]:
     owner = view.owner_of_path(file) if file else None
     return frozenset(
@@ -133,6 +140,7 @@ def _crash_cause(view: EnvironmentView, trial: ImportTrial) -> Cause:
         "module": trial.module,
         "inner": module,
         "library": library,
+        **_reinstall_values(view, file),
     }
     evidence = (make_evidence(f"import {trial.module}", f"{name}; innermost: {module} ({file}){library}"),)
     code = "DX072" if name == "SIGILL" else "DX1113"
@@ -155,7 +163,7 @@ def _hang_cause(view: EnvironmentView, trial: ImportTrial) -> Cause:
     deepest = f"{trial.stack[0][0]}:{trial.stack[0][1]}" if trial.stack else file
     values = {
         "package": title, "file": f"{file}:{line}" if line else file, "seconds": f"{trial.seconds:g}", "module": trial.module,
-        "inner": module,
+        "inner": module, **_reinstall_values(view, file),
     }  # fmt: skip
     evidence = (
         make_evidence(
@@ -333,8 +341,9 @@ def _judge_name(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, file
         "user": title,
         "name": f"{module}.{name}",
         "peer": peer.title if peer else module,
-        "pip": view.pip,
+        "other": peer.name if peer else module,
         "file": file,
+        **_reinstall_values(view, file),
     }
     about = frozenset(
         {module.split(".")[0], *([peer.key] if peer else []), *([user.key] if user and peer is user else [])}
@@ -394,6 +403,7 @@ def _other_error(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, fil
     file, title = _culprit(view, files, trial.module)
     words = f"{link.kind}: {link.text}" if link.text else link.kind
     values = {"package": title, "file": file or "no file", "error": words[:300], "module": trial.module}
+    values |= _reinstall_values(view, file)
     evidence: tuple[Evidence, ...] = (make_evidence(file or f"import {trial.module}", words),)
     if trial.output.strip():
         evidence = (*evidence, make_evidence("standard error", trial.output.strip().splitlines()[-1]))

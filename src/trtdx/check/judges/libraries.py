@@ -91,6 +91,8 @@ def missing_library_cause(view: EnvironmentView, name: str, file: str, thing: El
     }  # fmt: skip
     brings = package_with_library(name, view.release)
     values |= {"folder": os.path.dirname(copies[0])} if copies else {"brings": brings} if brings else {}
+    if owner and owner.key == "mpi4py" and where.startswith("only "):
+        values["rebuild"] = owner.name
     evidence = [make_evidence(file, f"NEEDED {name} (file of {title})")]
     if thing and thing.search:
         evidence.append(make_evidence(f"{file}: search path", ":".join(thing.search)))
@@ -253,6 +255,9 @@ def _twice_cause(view: EnvironmentView, name: str, places: dict[str, list[ElfFac
     )
     values = {"library": name, "places": join_words(f"{path} (for {title})" for path, title in rows), "pip": view.pip}
     owners = {owner.key for path in places if (owner := view.owner_of_path(path))}
+    outside = [things[0] for path, things in places.items() if not view.owner_of_path(path)]
+    user = view.owner_of_path(outside[0].path) if owners and outside else None
+    values |= {"wish": f"{user.name}=={user.version}"} if user else {}
     about = frozenset({name, *places, *owners})
     violation = Violation(evidence, values, Severity.WARNING)  # graver where it explains an import that fails
     return Cause("DX1116", violation, MendingOrder.LIBRARIES, about, f"{name} is there twice")

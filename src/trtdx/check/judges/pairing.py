@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder
 from trtdx.check.view import make_evidence, version_or_none
 from trtdx.knowledge.inventory import product_releases
-from trtdx.knowledge.versions import at_least, kernels_of, nearest_release, parse_release, sm_from, version_table
+from trtdx.knowledge.versions import (
+    at_least,
+    kernels_of,
+    nearest_release,
+    parse_release,
+    sm_from,
+    tensorrt_of,
+    version_table,
+)
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 from trtdx.words import join_words
@@ -100,6 +108,10 @@ def _judge_tensorrt_parts(view: EnvironmentView) -> Iterator[Cause]:
     values = {
         "parts": join_words(part.title for part in parts),
         "pip": view.pip,
+        "remove": view.uninstall,
+        "wish": f"tensorrt=={version}"
+        if (version := tensorrt_of(view.release) if view.release else "")
+        else "tensorrt",
         "uninstall": " ".join(part.name for part in parts),
     }
     severity = (
@@ -108,7 +120,8 @@ def _judge_tensorrt_parts(view: EnvironmentView) -> Iterator[Cause]:
         else Severity.ERROR
     )
     about = frozenset({*(part.key for part in parts), "tensorrt", "tensorrt_libs", "tensorrt_bindings"})
-    yield Cause("DX030", Violation(evidence, values, severity), MendingOrder.PAIRING, about)
+    symptom = "the parts of TensorRT are of different versions"
+    yield Cause("DX030", Violation(evidence, values, severity), MendingOrder.PAIRING, about, symptom)
 
 
 def _judge_tensorrt_cuda(view: EnvironmentView) -> Iterator[Cause]:
@@ -126,7 +139,8 @@ def _judge_tensorrt_cuda(view: EnvironmentView) -> Iterator[Cause]:
                 make_evidence(part.info_path, part.title),
                 make_evidence(f"TensorRT-LLM {view.release}", f"made with CUDA {wanted_major}"),
             )
-            yield Cause("DX1100", Violation(evidence, values), MendingOrder.PAIRING, frozenset({part.key, "tensorrt"}))
+            about, symptom = frozenset({part.key, "tensorrt"}), f"{part.title} is for another CUDA"
+            yield Cause("DX1100", Violation(evidence, values), MendingOrder.PAIRING, about, symptom)
             return
 
 
