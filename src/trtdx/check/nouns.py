@@ -204,6 +204,7 @@ class ElfFacts(Facts, frozen=True, kw_only=True):
     undefined: tuple[str, ...] = ()
     is_extension: bool = False
     digest: str = ""  # of its contents, where the same name is taken from two places
+    target: str = ""  # the file a link leads to, which has the whole version in its name; likewise
 
 
 class SymbolProvider(Facts, frozen=True, kw_only=True):

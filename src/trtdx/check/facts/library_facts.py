@@ -169,7 +169,9 @@ def _with_digests(facts: dict[str, ElfFacts]) -> dict[str, ElfFacts]:
                 places.setdefault(need.name, set()).add(need.path)
     rivals = {path for paths in places.values() if len(paths) > 1 for path in paths}
     return {
-        path: msgspec.structs.replace(fact, digest=_digest(path)) if path in rivals and not fact.problem else fact
+        path: msgspec.structs.replace(fact, digest=_digest(path), target=os.path.basename(os.path.realpath(path)))
+        if path in rivals and not fact.problem
+        else fact
         for path, fact in facts.items()
     }
 

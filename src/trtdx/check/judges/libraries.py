@@ -249,8 +249,11 @@ def _twice_cause(view: EnvironmentView, name: str, places: dict[str, list[ElfFac
         (path, view.title_of_path(things[0].path) or things[0].owner or things[0].path)
         for path, things in places.items()
     ]
+    targets = {thing.path: thing.target for thing in view.record.libraries}
     evidence = tuple(
-        make_evidence(path, f"{_real_name(path)}, loaded by {title} ({os.path.basename(places[path][0].path)})")
+        make_evidence(
+            path, f"{targets.get(path) or name}, loaded by {title} ({os.path.basename(places[path][0].path)})"
+        )
         for path, title in rows
     )
     values = {"library": name, "places": join_words(f"{path} (for {title})" for path, title in rows), "pip": view.pip}
@@ -259,12 +262,12 @@ def _twice_cause(view: EnvironmentView, name: str, places: dict[str, list[ElfFac
     user = view.owner_of_path(outside[0].path) if owners and outside else None
     values |= {"wish": f"{user.name}=={user.version}"} if user else {}
     about = frozenset({name, *places, *owners})
-    violation = Violation(evidence, values, Severity.WARNING)  # graver where it explains an import that fails
+    tame = (
+        sum(not TOOLKIT.search(path) for path in places) < 2
+    )  # a toolkit's serve every release of their major version
+    severity = Severity.NOTE if tame else Severity.WARNING  # graver where it explains an import that fails
+    violation = Violation(evidence, values, severity)
     return Cause("DX1116", violation, MendingOrder.LIBRARIES, about, f"{name} is there twice")
-
-
-def _real_name(path: str) -> str:
-    return os.path.basename(os.path.realpath(path))
 
 
 def _judge_library_path(view: EnvironmentView) -> Iterator[Cause]:
