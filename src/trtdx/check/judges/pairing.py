@@ -105,12 +105,12 @@ def _judge_tensorrt_parts(view: EnvironmentView) -> Iterator[Cause]:
     if len(releases) < 2:
         return
     evidence = tuple(make_evidence(part.info_path, part.title) for part in parts)
-    wanted = tensorrt_of(view.release) if view.release else ""
+    paired = tensorrt_of(view.release) if view.release else ""
     values = {
         "parts": join_words(part.title for part in parts),
         "pip": view.pip,
         "remove": view.uninstall,
-        "wish": f"tensorrt=={wanted}" if wanted else "tensorrt",
+        "wish": f"tensorrt=={paired}" if paired else "tensorrt",
         "uninstall": " ".join(part.name for part in parts),
     }
     severity = (

@@ -180,8 +180,8 @@ def _names_of_missing(key: str, requirer: InstalledDistribution) -> frozenset[st
 def _version_cause(view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution) -> Cause:
     requirers = [distribution for distribution, _ in conflict.declared]
     by_release = any(distribution.key == "tensorrt-llm" for distribution in requirers) or not requirers
-    wanted = ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
-    wish = (conflict.table or wanted) if by_release else wanted
+    specifiers = ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
+    wish = (conflict.table or specifiers) if by_release else wanted
     requirer = f"TensorRT-LLM {view.release}" if by_release and view.release else requirers[0].title
     evidence = (
         make_evidence(installed.info_path, f"{installed.title} is installed"),
