@@ -181,7 +181,7 @@ def _version_cause(view: EnvironmentView, conflict: Conflict, installed: Install
     requirers = [distribution for distribution, _ in conflict.declared]
     by_release = any(distribution.key == "tensorrt-llm" for distribution in requirers) or not requirers
     specifiers = ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
-    wish = (conflict.table or specifiers) if by_release else wanted
+    wish = (conflict.table or specifiers) if by_release else specifiers
     requirer = f"TensorRT-LLM {view.release}" if by_release and view.release else requirers[0].title
     evidence = (
         make_evidence(installed.info_path, f"{installed.title} is installed"),
