@@ -294,6 +294,26 @@ def two_versions_of_one_library(environment):
         append(environment, f"{package}/__init__.py", f"from {package} import _D\n")
 
 
+@broken("DX1105", "easy-install.pth", mended_by_command=True)
+def checkout_put_in_front_by_a_pth_file(environment):
+    source = environment.folder.parent / "checkout"
+    (source / "transformers").mkdir(parents=True)
+    (source / "transformers/__init__.py").write_text("__version__ = '4.40.0'\n")
+    (source / "transformers.egg-info").mkdir()
+    (source / "transformers.egg-info/PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: transformers\nVersion: 4.40.0\n"
+    )
+    before = "import sys; sys.__plen = len(sys.path)"
+    after = "import sys; new = sys.path[sys.__plen:]; del sys.path[sys.__plen:]; sys.path[0:0] = new"
+    (environment.site / "easy-install.pth").write_text(f"{before}\n{source}\n{after}\n")
+
+
+@broken("DX086", "model.safetensors")
+def weights_that_are_pointers(environment):
+    Path("model").mkdir()
+    Path("model/model.safetensors").write_text(POINTER)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_cause_is_first_names_its_culprit_and_goes_away_once_mended(name, environment, check, monkeypatch):
     break_it, expected = CASES[name]

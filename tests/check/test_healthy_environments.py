@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,22 @@ def a_library_that_the_package_loads_itself(environment, monkeypatch):
         f"ctypes.CDLL(os.path.dirname(__file__) + '/../nvidia/cudnn/lib/{name}', ctypes.RTLD_GLOBAL)\n"
         "from torch import _D\n"
     )
+
+
+@odd
+def one_library_by_several_paths_and_a_copy_of_it(environment, monkeypatch):
+    name, use = "libcudnn.so.9", "extern int version(void); int use(void) { return version(); }"
+    library = compile_library(
+        environment.site / f"nvidia/cudnn/lib/{name}", "int version(void) { return 9; }", soname=name
+    )
+    for place in (f"torch/lib/_D{environment.suffix}", f"tensorrt_llm/_D{environment.suffix}"):
+        up = "../" * place.count("/")
+        flags = (f"-Wl,-rpath,$ORIGIN/{up}nvidia/cudnn/lib",)
+        compile_library(environment.site / place, extension_source("_D", use), links=(library,), flags=flags)
+    copies = environment.folder.parent / "copies"
+    copies.mkdir()
+    shutil.copy(library, copies)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(copies))
 
 
 @odd

@@ -94,9 +94,12 @@ def test_root_file_system_is_read_and_never_run(break_it, code, environment, boo
     assert [finding.code for finding in graver[:1]] == ([code] if code else [])
 
 
-def test_root_without_python_is_refused_with_a_way_on(tmp_path):
-    with pytest.raises(InputError, match="no Python"):
-        collect_environment(RealHost(), CheckQuestion(container=str(tmp_path)))
+def test_root_without_python_is_a_finding_with_a_way_on(tmp_path, book):
+    record = collect_environment(RealHost(), CheckQuestion(container=str(tmp_path)))
+    (finding,) = judge_record(record, book).findings
+    assert (finding.code, finding.severity) == ("DX1101", Severity.ERROR)
+    assert str(tmp_path) in finding.message
+    assert "--container" in finding.fixes[0].command
 
 
 def test_plan_is_proven_by_the_resolver_before_it_is_offered(environment, check):

@@ -18,9 +18,6 @@ from trtdx.testing.page_examples import broken_computed_examples, codes_from_com
 
 TESTS = Path(__file__).parent.parent
 NOT_SHOWN_YET = {
-    "DX1122",
-    "DX1124",
-    "DX1126",
     "DX1183",
     "DX1185",
     "DX1191",
@@ -101,6 +98,8 @@ def test_code_that_breaks_is_a_problem_of_its_page():
         "trtdx",
         "trtdx rules new DX1 x",
         "trtdx capture model",
+        "trtdx check",
+        "trtdx check --fix --from facts.json",
         "",
         "cat > ../x <<'EOF'\nEOF\ntrtdx inspect x",
     ],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trtdx.check.facts.dead_interpreter import why_dead
 from trtdx.check.facts.elf_reader import forget_objects, read_shared_object
 from trtdx.check.facts.library_facts import collect_libraries
 from trtdx.check.facts.loader import LibraryLoader, RootedFiles
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from trtdx.host import CommandResult, Host
 
 MARK = b"\n\x1etrtdx "
-PROBE_TIMEOUT_S = 20.0
+LEAST_START_S = 5.0
 RESTART_TIMEOUT_S = 5.0
 # The one that imports most of the others comes first.
 TRIED = (
@@ -54,7 +55,7 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
         return _collect_root(host, question)
     variables = host.environment()
     named = choose_interpreter(question.python, variables)
-    environment, done = run_probe(host, named)
+    environment, done = run_probe(host, named, max(LEAST_START_S, question.import_timeout_s))
     problem = "" if environment else _start_problem(done)
     prefix = environment.interpreter.prefix if environment else _prefix_from_outside(named)
     if environment is None:
@@ -69,7 +70,7 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
         taken_at=host.now(),
         python_path=named,
         start_problem=problem,
-        start_status=done.status,
+        start_reason=why_dead(named, problem, done.status) if problem else "",
         start_output=redact_secrets(done.stderr.decode("utf-8", "replace")[-6000:]),
         restarts=restarts,
         stated_version=stated,
@@ -87,12 +88,14 @@ def collect_environment(host: Host, question: CheckQuestion) -> EnvironmentRecor
 def _collect_root(host: Host, question: CheckQuestion) -> EnvironmentRecord:
     root = os.path.abspath(question.container)
     facts = read_python_of_root(root, question.python)
+    problem = "" if facts.folders else "no Python with packages was found in it"
     libraries, providers, unread = collect_libraries(facts, (), _loader(facts, "", root))
     return EnvironmentRecord(
         trtdx=__version__,
         taken_at=host.now(),
         python_path=facts.interpreter.executable,
         root=root,
+        start_problem=problem,
         python=facts,
         libraries=libraries,
         providers=providers,
@@ -115,9 +118,9 @@ def choose_interpreter(named: str, variables: Mapping[str, str]) -> str:
     return shutil.which("python3", path=path) or shutil.which("python", path=path) or "python3"
 
 
-def run_probe(host: Host, interpreter: str) -> tuple[PythonEnvironment | None, CommandResult]:
+def run_probe(host: Host, interpreter: str, timeout_s: float) -> tuple[PythonEnvironment | None, CommandResult]:
     """Return what the probe tells, or nothing where the interpreter does not get that far."""
-    done = host.run([interpreter, "-c", STARTER, str(PROBE)], timeout_s=PROBE_TIMEOUT_S)
+    done = host.run([interpreter, "-c", STARTER, str(PROBE)], timeout_s=timeout_s)
     _, mark, text = done.stdout.rpartition(MARK)
     if not mark:
         return None, done

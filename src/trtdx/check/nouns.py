@@ -66,6 +66,7 @@ class InstalledDistribution(Facts, frozen=True, kw_only=True):
     installer: str = ""
     top_level: tuple[str, ...] = ()
     direct_url: str = ""
+    is_source_gone: bool = False  # editable, and the folder it points to is not there
     files: int = 0
     missing: tuple[str, ...] = ()
     missing_count: int = 0
@@ -107,7 +108,7 @@ class FolderFacts(Facts, frozen=True, kw_only=True):
     exists: bool = True
     distributions: tuple[InstalledDistribution, ...] = ()
     pth: tuple[PthFacts, ...] = ()
-    links: tuple[tuple[str, str], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()  # .egg-link files whose folder is gone
     leftovers: tuple[str, ...] = ()
     importable: tuple[tuple[str, str], ...] = ()
 
@@ -203,6 +204,7 @@ class ElfFacts(Facts, frozen=True, kw_only=True):
     undefined: tuple[str, ...] = ()
     is_extension: bool = False
     digest: str = ""  # of its contents, where the same name is taken from two places
+    target: str = ""  # the file a link leads to, which has the whole version in its name; likewise
 
 
 class SymbolProvider(Facts, frozen=True, kw_only=True):
@@ -229,7 +231,6 @@ class DiskFacts(Facts, frozen=True, kw_only=True):
     free_bytes: int
     total_bytes: int
     free_files: int = -1
-    is_read_only: bool = False
 
 
 class MachineFacts(Facts, frozen=True, kw_only=True):
@@ -244,6 +245,7 @@ class MachineFacts(Facts, frozen=True, kw_only=True):
     libstdcxx: str = ""
     mpirun: str = ""
     mpirun_path: str = ""
+    libmpi: str = ""  # the file that `libmpi.so` leads to
     uv_path: str = ""
     shm_bytes: int = -1
     shm_free_bytes: int = -1
@@ -255,7 +257,6 @@ class MachineFacts(Facts, frozen=True, kw_only=True):
     disks: tuple[DiskFacts, ...] = ()
     xids: tuple[str, ...] = ()
     kernel_log: str = ""  # why it could not be read
-    year: int = 0
     newest_file: float = 0.0
     now: float = 0.0
     triton_image: str = ""
@@ -271,7 +272,7 @@ class EnvironmentRecord(Facts, frozen=True, kw_only=True):
     python_path: str = ""  # as it was named
     root: str = ""  # of a container's file system that was only read
     start_problem: str = ""
-    start_status: int | None = 0
+    start_reason: str = ""  # what the interpreter's file tells of why it does not start
     start_output: str = ""
     restarts: dict[str, int | None] = {}  # how it starts under other conditions: "-I", "without LD_PRELOAD"
     stated_version: str = ""  # what `python -V` prints where the probe cannot run
@@ -329,3 +330,13 @@ class MendingOrder:
 def canonical_name(name: str) -> str:
     """Return a distribution's name as indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+NEW_STRING, OLD_STRING = "NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", "Ss"
+
+
+def name_in_other_abi(symbol: str) -> str:
+    """Return what a C++ symbol with a string in it is called in a build with the other ABI; empty where it has none."""
+    if NEW_STRING in symbol:
+        return symbol.replace(NEW_STRING, OLD_STRING)
+    return re.sub(rf"(?<=[A-Z\d_]){OLD_STRING}", NEW_STRING, symbol) if re.search(r"[A-Z\d_]Ss", symbol) else ""

@@ -53,7 +53,6 @@ VARIABLES = re.compile(
 COMPILED = re.compile(r"\.(?:so(?:\.\d+)*|pyd|dylib)$")
 MOST_TEXT, MOST_NAMED, MOST_COMPILED = 262144, 40, 3000
 HEADERS = ("name", "version", "requires-python", "summary")
-POINTER = b"version https://git-lfs.github.com/spec"
 
 
 def read_text(path: str, limit: int = MOST_TEXT) -> str | None:
@@ -95,6 +94,12 @@ def parse_metadata(text: str) -> Facts:
     return facts
 
 
+def place_of_file(name: str) -> str:
+    """Return the folder, two levels deep at most, that an installed file counts as lying in."""
+    parts = name.split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
 class RecordReader:
     """Reads RECORD files and looks whether what they list is there, within one budget of time."""
 
@@ -114,7 +119,7 @@ class RecordReader:
             self._compare_file(facts, folder, name, size)
             parts = name.split("/")
             if parts[0] not in ("..", "") and not parts[0].endswith((".dist-info", ".egg-info", ".data")):
-                places.add("/".join(parts[:2]) if len(parts) > 2 else parts[0] if len(parts) > 1 else name)
+                places.add(place_of_file(name))
                 top = parts[0].split(".")[0]
                 if len(parts) > 1 or name.endswith(".py") or COMPILED.search(name):
                     modules.add(top)
@@ -163,6 +168,7 @@ def read_distribution(folder: str, name: str, recorder: RecordReader) -> Facts:
     facts["installer"] = (read_text(os.path.join(info, "INSTALLER"), 100) or "").strip()
     facts["top_level"] = (read_text(os.path.join(info, "top_level.txt")) or "").split()[:50]
     facts["direct_url"] = read_text(os.path.join(info, "direct_url.json"), 4096) or ""
+    facts["is_source_gone"] = is_source_gone(facts["direct_url"])
     record = read_text(os.path.join(info, "RECORD"), 1 << 24)
     listed = read_text(os.path.join(info, "installed-files.txt"), 1 << 24) if record is None else None
     facts["has_record"] = record is not None
@@ -171,6 +177,14 @@ def read_distribution(folder: str, name: str, recorder: RecordReader) -> Facts:
     if record is not None:
         facts.update(recorder.read_record(folder, record))
     return facts
+
+
+def is_source_gone(direct_url: str) -> bool:
+    """Whether direct_url.json tells of an editable install whose folder is not there."""
+    from urllib.parse import unquote
+
+    match = re.search(r'"url":\s*"file://([^"]*)"', direct_url)
+    return bool(match and re.search(r'"editable":\s*true', direct_url) and not os.path.isdir(unquote(match[1])))
 
 
 def read_pth(folder: str, name: str) -> Facts:
@@ -204,7 +218,8 @@ def scan_folder(folder: str, recorder: RecordReader) -> Facts:
         elif name.endswith(".pth"):
             facts["pth"].append(read_pth(folder, name))
         elif name.endswith(".egg-link"):
-            facts["links"].append([name, (read_text(os.path.join(folder, name), 4096) or "").split("\n")[0].strip()])
+            target = (read_text(os.path.join(folder, name), 4096) or "").split("\n")[0].strip()
+            facts["links"] += [[name, target]] if target and not os.path.isdir(target) else []
     facts["importable"] = [[name, kind] for name in names for kind in [kind_of_module(folder, name)] if kind][:3000]
     return facts
 
@@ -263,12 +278,13 @@ def describe_interpreter() -> Facts:
 
 
 def other_site_folders(prefix: str) -> list[str]:
-    """Return every site-packages folder below a prefix, also those of other Python versions."""
-    return [
+    """Return every site-packages folder below a prefix that has packages, also those of other Python versions."""
+    folders = [
         os.path.join(prefix, "lib", name, "site-packages")
         for name in list_names(os.path.join(prefix, "lib"))
-        if re.match(r"python3\.\d+$", name) and os.path.isdir(os.path.join(prefix, "lib", name, "site-packages"))
+        if re.match(r"python3\.\d+$", name)
     ]
+    return [folder for folder in folders if any(name.endswith(".dist-info") for name in list_names(folder))]
 
 
 def startup_files() -> list[list[str]]:

@@ -104,6 +104,7 @@ def judge_record(record: EnvironmentRecord, book: RuleBook) -> Report:
     causes = [cause for judge in JUDGES for cause in judge(view)]
     findings = tuple(_with_own_verification(finding, record) for finding in order_causes(causes, book))
     findings = (*findings, *_kernel_findings(record, book))
+    findings = tuple(sorted(findings, key=lambda finding: -finding.severity.badness))
     return Report(
         summary=Summary(_headline(view, findings), partial=_unread(view)),
         findings=findings,

@@ -153,7 +153,12 @@ class EnvironmentView:
 
     def distribution_name(self, module: str) -> str:
         """Return what the distribution of a module is called."""
-        return canonical_name(DISTRIBUTION_OF_MODULE.get(module, module))
+        name = canonical_name(DISTRIBUTION_OF_MODULE.get(module, module))
+        return name.replace("-cu12", "-cu13") if name.startswith("tensorrt-cu12") and self._has_tensorrt_13 else name
+
+    @cached_property
+    def _has_tensorrt_13(self) -> bool:
+        return any(key.startswith("tensorrt-cu13") for key in self.in_force)
 
     def title_of_path(self, path: str) -> str:
         """Return words for whose file it is: "torch 2.9.1", or nothing."""
@@ -171,6 +176,17 @@ class EnvironmentView:
             return f"{python} -m pip install"
         uses_uv = self.record.machine.uv_path or "uv = " in self.record.python.pyvenv
         return f"uv pip install --python {python}" if uses_uv else f"python3 -m pip --python {python} install"
+
+    def without(self, variable: str, folder: str) -> str:
+        """Return the command that takes one folder out of a variable with a list of them."""
+        folders = self.record.python.variables.get(variable, "").split(":")
+        rest = [other for other in folders if other and other.rstrip("/") != folder.rstrip("/")]
+        return f"export {variable}={':'.join(rest)}" if rest else f"unset {variable}"
+
+    @property
+    def uninstall(self) -> str:
+        """The command that removes from this environment."""
+        return self.pip.replace(" install", " uninstall") + ("" if self.pip.startswith("uv ") else " -y")
 
     @property
     def has_gpu(self) -> bool:

@@ -133,14 +133,20 @@ def check_machine(
     import msgspec
 
     from trtdx.check.collect import read_record
+    from trtdx.check.mend.lock import render_dockerfile
     from trtdx.check.run import check_environment, judge_record
+    from trtdx.check.view import EnvironmentView
 
     host = RealHost()
     book = findings.load_rules(host)
     if environment.recorded:
-        if mend.fix or mend.write_lock or mend.since:
-            refuse_pair("--from", "--fix, --write-lock or --since", "a recorded environment may not be at hand")
+        if mend.fix or mend.write_lock or mend.since or save:
+            refuse_pair("--from", "--fix, --write-lock, --since or --save", "a recorded environment may not be at hand")
         record = read_record(host, environment.recorded)
+        if environment.expect_gpu:
+            record = msgspec.structs.replace(record, expects_gpu=True)
+        if mend.write_container:
+            host.write(mend.write_container, render_dockerfile(EnvironmentView(record)).encode())
         emit_report(judge_record(record, book), output, findings)
     report, record = check_environment(host, environment.build_question(), book, mend.build_wishes())
     if save:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     Ask = Callable[[list[str]], list[str]]
 
 QUESTIONS = ("diagnose", "inspect", "memory", "compare")
+RECORDED = (("check",), ("ranks", "check"), ("ranks", "smoke"))
 FILE = re.compile(r"^cat > (?P<path>\S+) <<'EOF'\n(?P<text>.*?)^EOF$\n?", re.DOTALL | re.MULTILINE)
 PROMPT = [5, 17, 42, 9, 8, 7, 23, 31, 64, 2, 77, 50, 3, 12]
 
@@ -82,11 +83,11 @@ def codes_from_commands(example: str, ask: Ask) -> list[str]:
 
 
 def _is_question(command: list[str]) -> bool:
-    """Whether a command asks trtdx something and starts nothing: of ranks it may only judge what was recorded."""
+    """Whether a command asks trtdx something and starts nothing: of jobs and machines it may only judge a record."""
     if len(command) < 2 or command[0] != "trtdx":
         return False
-    judges_ranks = command[1] == "ranks" and command[2:3] in (["check"], ["smoke"]) and command[3:4] == ["--from"]
-    return command[1] in QUESTIONS or (judges_ranks and len(command) == 5)
+    judges_record = tuple(command[1:-2]) in RECORDED and command[-2] == "--from"
+    return command[1] in QUESTIONS or judges_record
 
 
 def _write_file(folder: Path, name: str, text: str) -> None:

@@ -19,7 +19,7 @@ from trtdx.check.facts.elf_reader import (
     read_shared_object,
     undefined_symbols,
 )
-from trtdx.check.nouns import ElfFacts, NeededLibrary, SymbolProvider, canonical_name
+from trtdx.check.nouns import ElfFacts, NeededLibrary, SymbolProvider, canonical_name, name_in_other_abi
 from trtdx.check.probe import COMPILED
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def collect_libraries(
     facts = _with_digests(facts)
     unread = (f"{len(deep) - MOST_DEEP} more shared libraries",) if len(deep) > MOST_DEEP else ()
     symbols = {match for trial in trials for link in trial.chain for match in UNDEFINED.findall(link.text)}
+    symbols |= {name for fact in facts.values() for name in fact.undefined}
+    symbols |= {twin for name in symbols if (twin := name_in_other_abi(name))}
     return tuple(facts.values()), _providers(symbols, owners), unread
 
 
@@ -156,17 +158,20 @@ def _absent_versions(thing: SharedObject, libraries: tuple[NeededLibrary, ...]) 
 
 
 def _with_digests(facts: dict[str, ElfFacts]) -> dict[str, ElfFacts]:
-    """Return the facts with digests of the files that are taken for one library name in different places."""
+    """Return the facts with digests of the files that could be taken for one library name, so that judges can tell copies apart."""
     import msgspec
 
     places: dict[str, set[str]] = {}
-    for fact in facts.values():
+    for path, fact in facts.items():
+        places.setdefault(os.path.basename(path), set()).add(path)
         for need in fact.needs:
             if need.path:
-                places.setdefault(need.name, set()).add(os.path.realpath(need.path))
+                places.setdefault(need.name, set()).add(need.path)
     rivals = {path for paths in places.values() if len(paths) > 1 for path in paths}
     return {
-        path: msgspec.structs.replace(fact, digest=_digest(path)) if os.path.realpath(path) in rivals else fact
+        path: msgspec.structs.replace(fact, digest=_digest(path), target=os.path.basename(os.path.realpath(path)))
+        if path in rivals and not fact.problem
+        else fact
         for path, fact in facts.items()
     }
 

@@ -36,7 +36,7 @@ class RootedFiles:
     def real(self, path: str) -> str:
         """Return where a path of the root file system lies on this machine, links followed within the root."""
         if not self.root:
-            return path
+            return _without_detours(path)
         parts, place, budget = path.strip("/").split("/"), self.root, MOST_LINKS
         while parts:
             part = parts.pop(0)
@@ -58,6 +58,17 @@ class RootedFiles:
     def inner(self, path: str) -> str:
         """Return a path of this machine as it is called inside the root."""
         return path[len(self.root) :] or "/" if self.root and path.startswith(self.root) else path
+
+
+def _without_detours(path: str) -> str:
+    """Return a path without `..`, so that one file has one name: `$ORIGIN/../../nvidia/nccl/lib` is how wheels search."""
+    if "/../" not in path:
+        return path
+    plain = os.path.normpath(path)
+    try:
+        return plain if os.path.samefile(plain, path) else os.path.realpath(path)
+    except OSError:
+        return path
 
 
 class LibraryLoader:

@@ -6,10 +6,11 @@ import os
 import re
 import resource
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trtdx.check.facts.elf_reader import can_read_elf, defined_versions
+from trtdx.check.facts.elf_reader import LFS_POINTER, SharedObject, can_read_elf, defined_versions
 from trtdx.check.nouns import DiskFacts, GpuFacts, MachineFacts
 from trtdx.check.probe import changed_at, list_names
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 SMI = ("nvidia-smi", "--query-gpu=name,memory.total,compute_cap,driver_version", "--format=csv,noheader,nounits")
 CAP_IPC_LOCK = 14
-MOST_XIDS = 8
+MOST_XIDS, MOST_POINTERS, MOST_LOOKED_AT = 8, 20, 2000
+WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".onnx", ".engine", ".plan", ".npz", ".model")
+POINTER_BYTES = 1024  # a pointer has three lines; what is longer is a file
 
 
 def collect_machine(host: Host, loader: LibraryLoader, prefix: str) -> MachineFacts:
@@ -41,6 +44,7 @@ def collect_machine(host: Host, loader: LibraryLoader, prefix: str) -> MachineFa
         libstdcxx=_libstdcxx_version(loader),
         mpirun=_first_line(host, [mpirun, "--version"]) if mpirun else "",
         mpirun_path=mpirun or "",
+        libmpi=_library_behind(loader, "libmpi.so"),
         uv_path=shutil.which("uv", path=variables.get("PATH")) or "",
         shm_bytes=shm_total,
         shm_free_bytes=shm_free,
@@ -54,6 +58,7 @@ def collect_machine(host: Host, loader: LibraryLoader, prefix: str) -> MachineFa
         kernel_log=silence,
         now=host.now(),
         newest_file=_newest_change(prefix),
+        pointers=tuple(islice(_weight_pointers(os.getcwd()), MOST_POINTERS)),
         triton_image=_read(Path("/opt/tritonserver/TRITON_VERSION")),
     )
 
@@ -142,6 +147,12 @@ def _libstdcxx_version(loader: LibraryLoader) -> str:
     return "GLIBCXX_" + ".".join(map(str, max(versions))) if versions else ""
 
 
+def _library_behind(loader: LibraryLoader, name: str) -> str:
+    """Return the file that a program gets which opens a library by its bare name; empty where there is none."""
+    path = loader.resolve(SharedObject(""), name).path
+    return os.path.realpath(path) if path else ""
+
+
 def _space(path: str) -> tuple[int, int]:
     try:
         facts = os.statvfs(path)
@@ -193,7 +204,6 @@ def _disks(variables: Mapping[str, str], prefix: str) -> Iterator[DiskFacts]:
             free_bytes=facts.f_bavail * facts.f_frsize,
             total_bytes=facts.f_blocks * facts.f_frsize,
             free_files=facts.f_favail if facts.f_files else -1,
-            is_read_only=bool(facts.f_flag & os.ST_RDONLY),
         )
 
 
@@ -203,3 +213,19 @@ def _newest_change(prefix: str) -> float:
     for folder in Path(prefix).glob("lib/python3*/site-packages") if prefix else ():
         times += [changed_at(f"{folder}/{name}") for name in list_names(str(folder))[:500]]
     return max(times, default=0.0)
+
+
+def _weight_pointers(folder: str) -> Iterator[str]:
+    """Yield weights in a folder, and up to two below it, that are Git LFS pointers."""
+    base = Path(folder)
+    paths = (path for pattern in ("*", "*/*", "*/*/*") for path in base.glob(pattern))
+    for path in islice(paths, MOST_LOOKED_AT):
+        if path.suffix in WEIGHTS and _is_pointer(path):
+            yield str(path)
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= POINTER_BYTES and path.read_bytes().startswith(LFS_POINTER)
+    except OSError:
+        return False

@@ -22,7 +22,7 @@ def read_python_of_root(root: str, python: str = "") -> PythonEnvironment:
     """Return the Python environment of a root file system, as far as files tell.
 
     Raises:
-        InputError: the folder is no root file system, or has no Python.
+        InputError: there is no such folder.
     """
     if not Path(root).is_dir():
         raise InputError(
@@ -31,12 +31,7 @@ def read_python_of_root(root: str, python: str = "") -> PythonEnvironment:
         )
     files = RootedFiles(root)
     prefix = _prefix_of(files, python)
-    if not prefix:
-        raise InputError(
-            f"no Python with packages was found below {root}",
-            fix="name it: --container ROOTFS --python /path/in/rootfs",
-        )
-    return read_prefix(files, prefix)
+    return read_prefix(files, prefix) if prefix else PythonEnvironment()
 
 
 def _prefix_of(files: RootedFiles, python: str) -> str:

@@ -8,7 +8,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder
+from trtdx.check.judges.requirements import list_conflicts
+from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder, canonical_name
+from trtdx.check.probe import place_of_file
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
@@ -84,8 +86,16 @@ def _completeness(copy: InstalledDistribution) -> str:
 
 def _stale_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> InstalledDistribution:
     """Return the copy whose files are not the ones that are there."""
-    trial = view.trials.get(next(iter(group[0].top_modules), ""))
-    others = [copy for copy in group if trial and trial.version and copy.version != trial.version]
+    stated = next(
+        (
+            trial.versions[name][0]
+            for trial in view.record.trials
+            for name in group[0].top_modules
+            if name in trial.versions
+        ),
+        "",
+    )
+    others = [copy for copy in group if stated and copy.version != stated]
     if others and len(others) < len(group):
         return others[0]
     return max(group, key=lambda copy: (not copy.has_record, copy.missing_count + len(copy.wrong_size)))
@@ -93,8 +103,9 @@ def _stale_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> In
 
 def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
     """Yield distributions of different names that write the same module."""
-    for names in SAME_MODULE:
-        group = [view.in_force[name] for name in names if name in view.in_force]
+    groups = [[view.in_force[name] for name in names if name in view.in_force] for names in SAME_MODULE]
+    known = {copy.key for group in groups if len(group) > 1 for copy in group}
+    for group in (*groups, *_overwritten_groups(view, known)):
         shared = set.intersection(*(set(copy.top_modules) for copy in group)) if len(group) > 1 else set()
         shared -= {"nvidia"}
         places = set.intersection(*(set(copy.places) for copy in group)) if len(group) > 1 else set()
@@ -104,19 +115,34 @@ def _judge_overlaps(view: EnvironmentView) -> Iterator[Cause]:
         evidence = tuple(
             make_evidence(copy.info_path, f"{copy.title} writes {module} ({_completeness(copy)})") for copy in group
         )
-        damaged = any(copy.missing or copy.wrong_size for copy in group)
+        damaged = any(copy.missing or copy.wrong_size for copy in group) or len({copy.version for copy in group}) > 1
         severity = Severity.ERROR if damaged or (not view.works(group[0]) and view.failing) else Severity.WARNING
         values = {
             "packages": join_words(copy.title for copy in group), "module": module, "pip": view.pip,
-            "uninstall": " ".join(copy.name for copy in group), "keep": _kept_copy(view, group),
+            "uninstall": " ".join(copy.name for copy in group), "keep": _kept_copy(view, group), "remove": view.uninstall,
         }  # fmt: skip
         about = frozenset({*shared, *(copy.key for copy in group)})
         yield Cause("DX1108", Violation(evidence, values, severity), MendingOrder.COPIES, about)
 
 
+def _overwritten_groups(view: EnvironmentView, known: set[str]) -> Iterator[list[InstalledDistribution]]:
+    """Yield a distribution whose files have other sizes than it installed, with the one that writes them too."""
+    for copy in view.in_force.values():
+        changed = {place_of_file(name) for name, _, _ in copy.wrong_size if name.endswith((".py", ".so"))}
+        if not changed or copy.key in known or copy.key not in view.relevant:
+            continue
+        for other in view.in_force.values():
+            touched = {place_of_file(name) for name, _, _ in other.wrong_size}
+            if other is not copy and other.folder == copy.folder and changed & set(other.places) - touched:
+                yield [copy, other]
+                break
+
+
 def _kept_copy(view: EnvironmentView, group: list[InstalledDistribution]) -> str:
     """Return the one that something installed requires, else the last."""
-    required = {requirement.name.lower() for copy in view.in_force.values() for requirement in view.requirements(copy)}
+    required = {
+        canonical_name(requirement.name) for copy in view.in_force.values() for requirement in view.requirements(copy)
+    }
     kept = next((copy for copy in group if copy.key in required), group[-1])
     return f"{kept.name}=={kept.version}"
 
@@ -134,25 +160,30 @@ def _judge_stub(view: EnvironmentView, distribution: InstalledDistribution) -> I
         return
     reason = f'it says of itself: "{claims[0]}"' if claims else "it brings no module" if hollow else "it holds no code"
     evidence = (make_evidence(distribution.info_path, f"{distribution.title}: {distribution.summary or reason}"),)
-    values = {"package": distribution.title, "name": distribution.name, "reason": reason, "pip": view.pip}
     about = frozenset({distribution.key, *distribution.top_modules, *([module] if module else [])})
-    relevant = distribution.key in view.relevant or distribution.key in MODULE_OF
+    meant = {
+        conflict.key for conflict in list_conflicts(view)
+        if conflict.installed is None and re.fullmatch(rf"{distribution.key}-cu\d\d", conflict.key)
+    }  # fmt: skip
+    about |= meant
+    values = {
+        "package": distribution.title, "stub": distribution.name, "name": next(iter(meant), distribution.name),
+        "reason": reason, "pip": view.pip, "remove": view.uninstall,
+    }  # fmt: skip
+    relevant = distribution.key in view.relevant or distribution.key in MODULE_OF or meant
     severity = Severity.ERROR if relevant else Severity.WARNING
     yield Cause("DX012", Violation(evidence, values, severity), MendingOrder.COPIES, about)
 
 
 def _judge_editable(view: EnvironmentView, distribution: InstalledDistribution) -> Iterator[Cause]:
     match = re.search(r'"url":\s*"file://([^"]*)"', distribution.direct_url)
-    if not match or '"editable": true' not in distribution.direct_url.replace(":true", ": true"):
-        return
-    target = unquote(match[1])
-    if view.record.root or os.path.isdir(target) or view.works(distribution):
-        return
-    yield _editable_cause(view, distribution.name, distribution.info_path, target, distribution.top_modules)
+    if match and distribution.is_source_gone and not view.record.root and not view.works(distribution):
+        target = unquote(match[1])
+        yield _editable_cause(view, distribution.name, distribution.info_path, target, distribution.top_modules)
 
 
 def _editable_cause(view: EnvironmentView, name: str, where: str, target: str, modules: tuple[str, ...]) -> Cause:
-    values = {"package": name, "where": where, "target": target, "pip": view.pip}
+    values = {"package": name, "where": where, "target": target, "pip": view.pip, "remove": view.uninstall}
     about = frozenset({name.lower().replace("_", "-"), name.replace("-", "_"), *modules})
     evidence = (make_evidence(where, f"points to {target}, which is not there"),)
     return Cause("DX1110", Violation(evidence, values), MendingOrder.COPIES, about)
@@ -162,10 +193,9 @@ def _judge_links(view: EnvironmentView) -> Iterator[Cause]:
     """Yield .egg-link and .pth files of editable installs whose folder is gone."""
     named = set()
     for folder in view.folders:
-        for link, target in folder.links:
-            if target and not os.path.isdir(target):
-                named.add(target)
-                yield _editable_cause(view, link.removesuffix(".egg-link"), f"{folder.folder}/{link}", target, ())
+        for link, target in folder.links if not view.record.root else ():
+            named.add(target)
+            yield _editable_cause(view, link.removesuffix(".egg-link"), f"{folder.folder}/{link}", target, ())
         for pth in folder.pth:
             for target in pth.absent:
                 name = os.path.basename(pth.path)
@@ -193,17 +223,21 @@ def _judge_leftovers(view: EnvironmentView) -> Iterator[Cause]:
     for folder in view.folders:
         for name in folder.leftovers:
             guess = "?" + name[1:].split("-")[0]
-            fits = [key for key in view.in_force if key.replace("-", "_")[1:] == guess[1:].lower()]
-            works = bool(fits) and view.works(view.in_force[fits[0]])
+            gone = {
+                conflict.key: conflict.declared[0][1] for conflict in list_conflicts(view) if conflict.installed is None
+            }
+            fits = [key for key in (*view.in_force, *gone) if key.replace("-", "_")[1:] == guess[1:].lower()]
+            works = bool(fits) and fits[0] in view.in_force and view.works(view.in_force[fits[0]])
             values = {
                 "package": fits[0] if fits else name,
                 "what": f"pip was interrupted and left {folder.folder}/{name} behind",
-                "reinstall": fits[0] if fits else "PACKAGE", "pip": view.pip,
+                "reinstall": f"{fits[0]}{gone.get(fits[0], '')}" if fits else "PACKAGE", "pip": view.pip,
             }  # fmt: skip
             evidence = (
                 make_evidence(f"{folder.folder}/{name}", "a folder that pip moved aside while it replaced a package"),
             )
-            severity = Severity.NOTE if works or not view.failing else Severity.WARNING
+            severity = Severity.NOTE if works or not (view.failing or fits) else Severity.WARNING
+            severity = Severity.ERROR if fits and fits[0] in gone and fits[0] in view.relevant else severity
             yield Cause(
                 "DX061",
                 Violation(evidence, values, severity),

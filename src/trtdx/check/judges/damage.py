@@ -251,7 +251,7 @@ def _judge_recorded_files(
         count = max(len(missing), distribution.missing_count if len(distribution.missing) >= 40 else 0)
         what = (
             "all of its files are"
-            if distribution.missing_count and distribution.missing_count >= distribution.files - 12 and len(missing) > 1
+            if distribution.missing_count >= max(12, distribution.files - 12)
             else f"{count} of its files {'is' if count == 1 else 'are'}"
         )
         values = {

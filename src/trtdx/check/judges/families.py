@@ -64,6 +64,20 @@ def package_with_library(name: str, release: str) -> str:
     return ""
 
 
+def family_of_package(key: str) -> str:
+    """Return a distribution's name without its CUDA version: "nvidia-cudnn"."""
+    return re.sub(r"-cu\d\d", "", key)
+
+
+def family_of_library(name: str) -> str:
+    """Return the family of distributions that bring a library; empty where it is of no such family."""
+    stem = library_stem(name)
+    if re.match(r"libnv(?:infer|onnxparser)", stem):
+        return "tensorrt-libs"
+    own = {"libcudnn": "nvidia-cudnn", "libnccl": "nvidia-nccl", **CUDA_PACKAGES}
+    return next((family for start, family in own.items() if stem.startswith(start)), "")
+
+
 def is_driver_library(name: str) -> bool:
     """Whether a library comes with the NVIDIA driver and not with a package."""
     return bool(DRIVER.match(name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.check.judges.families import is_driver_library
 from trtdx.check.judges.libraries import absent_version_cause, missing_library_cause, undefined_symbol_cause
+from trtdx.check.judges.mpi_flavours import wrong_build_cause
 from trtdx.check.nouns import Cause, ElfFacts, ErrorLink, ImportTrial, MendingOrder, NeededLibrary
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
@@ -69,7 +70,7 @@ def _judge_obstacle(view: EnvironmentView, trial: ImportTrial, obstacle: str) ->
     values = {
         "file": file, "folder": value, "reason": f"import {trial.module} fails with it and works without it",
         "effect": f"import {trial.module} fails with it and works without it: {words[:160]}", "home": value,
-        "python": view.record.python_path, "module": os.path.basename(file).split(".")[0], "hides": hides,
+        "remedy": f"unset {obstacle}", "python": view.record.python_path, "module": os.path.basename(file).split(".")[0], "hides": hides,
     }  # fmt: skip
     code = {"LD_PRELOAD": "DX1103", "LD_LIBRARY_PATH": "DX1104", "PYTHONPATH": "DX1105", "PYTHONHOME": "DX1102"}.get(
         obstacle, "DX064"
@@ -103,6 +104,13 @@ def _culprit(view: EnvironmentView, files: list[str], fallback: str) -> tuple[st
     return alien, owner.title if owner else fallback
 
 
+def _reinstall_values(view: EnvironmentView, file: str) -> dict[str, str]:
+    """Return what a command needs that installs the owner of a file anew; without an owner there is none."""
+    owner = view.owner_of_path(file) if file else None
+    wish = {"wish": f"{owner.name}=={owner.version}"} if owner else {}
+    return {"pip": view.pip, "python": view.record.python_path, **wish}
+
+
 def _about(view: EnvironmentView, file: str, *names: str) -> frozenset[str]:
     owner = view.owner_of_path(file) if file else None
     return frozenset(
@@ -132,6 +140,7 @@ def _crash_cause(view: EnvironmentView, trial: ImportTrial) -> Cause:
         "module": trial.module,
         "inner": module,
         "library": library,
+        **_reinstall_values(view, file),
     }
     evidence = (make_evidence(f"import {trial.module}", f"{name}; innermost: {module} ({file}){library}"),)
     code = "DX072" if name == "SIGILL" else "DX1113"
@@ -154,7 +163,7 @@ def _hang_cause(view: EnvironmentView, trial: ImportTrial) -> Cause:
     deepest = f"{trial.stack[0][0]}:{trial.stack[0][1]}" if trial.stack else file
     values = {
         "package": title, "file": f"{file}:{line}" if line else file, "seconds": f"{trial.seconds:g}", "module": trial.module,
-        "inner": module,
+        "inner": module, **_reinstall_values(view, file),
     }  # fmt: skip
     evidence = (
         make_evidence(
@@ -217,7 +226,8 @@ def _judge_library(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, f
     place = nearest.path if nearest else file
     if is_driver_library(name):
         return driver_library_cause(view, name, place, trial)
-    cause = missing_library_cause(view, name, place, nearest)
+    wrong_build = wrong_build_cause(view, name, nearest) if nearest and name.startswith("libmpi") else None
+    cause = wrong_build or missing_library_cause(view, name, place, nearest)
     return cause._replace(symptom=f"import {trial.module} fails: {name} is not found")
 
 
@@ -331,8 +341,9 @@ def _judge_name(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, file
         "user": title,
         "name": f"{module}.{name}",
         "peer": peer.title if peer else module,
-        "pip": view.pip,
+        "other": peer.name if peer else module,
         "file": file,
+        **_reinstall_values(view, file),
     }
     about = frozenset(
         {module.split(".")[0], *([peer.key] if peer else []), *([user.key] if user and peer is user else [])}
@@ -353,9 +364,10 @@ def _judge_source(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, fi
     damaged = (
         link.kind in ("SyntaxError", "IndentationError", "TabError", "UnicodeDecodeError") or "null bytes" in link.text
     )
-    if not damaged or not files:
+    unnamed = [path for _, path, failure in trial.failures if failure.text == link.text and "null bytes" in link.text]
+    if not damaged or not (unnamed or files):
         return None
-    file = files[0]
+    file = (unnamed or files)[0]
     owner = view.owner_of_path(file)
     values = {
         "file": file, "owner": owner.title if owner else trial.module, "damage": f"is no valid Python: {link.text[:120]}",
@@ -391,6 +403,7 @@ def _other_error(view: EnvironmentView, trial: ImportTrial, link: ErrorLink, fil
     file, title = _culprit(view, files, trial.module)
     words = f"{link.kind}: {link.text}" if link.text else link.kind
     values = {"package": title, "file": file or "no file", "error": words[:300], "module": trial.module}
+    values |= _reinstall_values(view, file)
     evidence: tuple[Evidence, ...] = (make_evidence(file or f"import {trial.module}", words),)
     if trial.output.strip():
         evidence = (*evidence, make_evidence("standard error", trial.output.strip().splitlines()[-1]))

@@ -8,6 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from trtdx.check.judges.families import (
+    family_of_library,
     is_driver_library,
     library_stem,
     owner_of_symbol,
@@ -15,7 +16,8 @@ from trtdx.check.judges.families import (
     page_of_library,
     page_of_symbol,
 )
-from trtdx.check.nouns import Cause, ElfFacts, MendingOrder
+from trtdx.check.judges.mpi_flavours import judge_mpi, loadable_flavours
+from trtdx.check.nouns import Cause, ElfFacts, MendingOrder, name_in_other_abi
 from trtdx.check.probe import COMPILED
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
@@ -35,10 +37,7 @@ LOADED = re.compile(r"torch$|torchvision$|tensorrt(?!-rtx)|mpi4py$")
 ONE_OF_A_KIND = re.compile(
     r"lib(?:nvinfer|nvonnxparser|cudnn|nccl|mpi|cudart|cublas|cublasLt|torch\w*|c10\w*|tensorrt_llm|stdc\+\+|nvrtc|protobuf)$"
 )
-MPI_FLAVOURS = (
-    (r"libmpi\.so\.(?:40|20|1)\b|openmpi|Open MPI", "Open MPI"),
-    (r"libmpi\.so\.12|libmpich|mpich|HYDRA", "MPICH"),
-)
+TOOLKIT = re.compile(r"/cuda(?:-\d+(?:\.\d+)?)?/.*lib(?:cudart|cublas|cublasLt|nvrtc)\.so")
 
 
 def judge_libraries(view: EnvironmentView) -> Iterator[Cause]:
@@ -49,7 +48,7 @@ def judge_libraries(view: EnvironmentView) -> Iterator[Cause]:
     yield from _judge_versions(view)
     yield from _judge_twice(view)
     yield from _judge_library_path(view)
-    yield from _judge_mpi(view)
+    yield from judge_mpi(view)
 
 
 def loaded_files(view: EnvironmentView) -> tuple[ElfFacts, ...]:
@@ -71,21 +70,13 @@ def _judge_missing(view: EnvironmentView) -> Iterator[Cause]:
     present |= {os.path.basename(name) for distribution in view.distributions for name in distribution.compiled}
     reported: set[str] = set()
     for thing in loaded_files(view):
-        if thing.owner == "mpi4py" and _has_other_flavour(view, thing):
+        if thing.owner == "mpi4py" and loadable_flavours(view, thing):
             continue
         for need in thing.needs:
             if need.path or need.name in present | reported or is_driver_library(need.name):
                 continue
             reported.add(need.name)
             yield missing_library_cause(view, need.name, thing.path, thing)
-
-
-def _has_other_flavour(view: EnvironmentView, thing: ElfFacts) -> bool:
-    """Whether another build of mpi4py's extension, for the MPI that is there, stands beside this one."""
-    return any(
-        other.owner == "mpi4py" and other.path != thing.path and other.needs and all(need.path for need in other.needs)
-        for other in view.record.libraries
-    )
 
 
 def missing_library_cause(view: EnvironmentView, name: str, file: str, thing: ElfFacts | None) -> Cause:
@@ -100,10 +91,12 @@ def missing_library_cause(view: EnvironmentView, name: str, file: str, thing: El
     }  # fmt: skip
     brings = package_with_library(name, view.release)
     values |= {"folder": os.path.dirname(copies[0])} if copies else {"brings": brings} if brings else {}
+    if owner and owner.key == "mpi4py" and where.startswith("only "):
+        values["rebuild"] = owner.name
     evidence = [make_evidence(file, f"NEEDED {name} (file of {title})")]
     if thing and thing.search:
         evidence.append(make_evidence(f"{file}: search path", ":".join(thing.search)))
-    about = frozenset({name, file, *([owner.key] if owner else [])})
+    about = frozenset({name, file, family_of_library(name), *([owner.key] if owner else [])} - {""})
     return Cause(
         page_of_library(name), Violation(tuple(evidence), values), MendingOrder.LIBRARIES, about, f"{name} is not found"
     )
@@ -152,13 +145,15 @@ def undefined_symbol_cause(view: EnvironmentView, symbol: str, file: str) -> Cau
     whose = (
         f"{providers[0].path} ({view.title_of_path(providers[0].path)}) defines it, and is not what is loaded"
         if providers
-        else (f"the installed {peer.title} does not define it" if peer else "no installed library defines it")
+        else _other_abi(view, symbol)
+        or (f"the installed {peer.title} does not define it" if peer else "no installed library defines it")
     )
-    abi = " (a name of the old C++ ABI)" if re.search(r"Ss|RKSs", symbol) and "cxx11" not in symbol else ""
     values = {
-        "symbol": symbol + abi, "file": file, "owner": title, "provider": whose, "pip": view.pip,
+        "symbol": symbol, "file": file, "owner": title, "provider": whose, "pip": view.pip,
         "package": f"{owner.name}=={owner.version}" if owner else "PACKAGE", "peer": peer.title if peer else usual or "a library",
     }  # fmt: skip
+    if owner and not LOADED.match(owner.key):
+        values["rebuild"] = owner.name
     evidence = (
         make_evidence(file, f"undefined symbol: {symbol}"),
         *(make_evidence(provider.path, f"defines {symbol}") for provider in providers[:2]),
@@ -169,6 +164,17 @@ def undefined_symbol_cause(view: EnvironmentView, symbol: str, file: str) -> Cau
     if code == "DX026" and owner is not None and owner is peer:
         code = "DX1117"
     return Cause(code, Violation(evidence, values), MendingOrder.LIBRARIES, frozenset(names), f"{symbol} is undefined")
+
+
+def _other_abi(view: EnvironmentView, symbol: str) -> str:
+    """Return words on a library that defines a symbol in the other C++ ABI; empty where none does."""
+    twin = name_in_other_abi(symbol)
+    provider = next((provider for provider in view.record.providers if twin and provider.symbol == twin), None)
+    if provider is None:
+        return ""
+    mine, other = ("new", "old") if len(symbol) > len(twin) else ("old", "new")
+    title = view.title_of_path(provider.path) or provider.path
+    return f"it is built with the {mine} C++ ABI, and the installed {title} with the {other} one"
 
 
 def _replaced_files(owner: InstalledDistribution | None) -> tuple[Evidence, ...]:
@@ -209,7 +215,9 @@ def absent_version_cause(view: EnvironmentView, version: str, file: str, need: N
     )
     system = version.startswith(("GLIBC", "CXXABI", "GCC"))
     code = "DX1104" if need.via == "LD_LIBRARY_PATH" else "DX028" if system else "DX1117"
-    values |= {"folder": os.path.dirname(need.path), "effect": f"{title} needs {version} of it", "symbol": version}
+    folder = os.path.dirname(need.path)
+    values |= {"folder": folder, "effect": f"{title} needs {version} of it", "symbol": version}
+    values |= {"remedy": view.without("LD_LIBRARY_PATH", folder)}
     values |= {"provider": f"{place} does not define it", "peer": need.name}
     about = frozenset({file, need.name, *([owner.key] if owner else [])})
     order = MendingOrder.VARIABLES if code == "DX1104" else MendingOrder.LIBRARIES
@@ -241,38 +249,46 @@ def _twice_cause(view: EnvironmentView, name: str, places: dict[str, list[ElfFac
         (path, view.title_of_path(things[0].path) or things[0].owner or things[0].path)
         for path, things in places.items()
     ]
+    targets = {thing.path: thing.target for thing in view.record.libraries}
     evidence = tuple(
-        make_evidence(path, f"{_real_name(path)}, loaded by {title} ({os.path.basename(places[path][0].path)})")
+        make_evidence(
+            path, f"{targets.get(path) or name}, loaded by {title} ({os.path.basename(places[path][0].path)})"
+        )
         for path, title in rows
     )
     values = {"library": name, "places": join_words(f"{path} (for {title})" for path, title in rows), "pip": view.pip}
-    owners = {thing.owner for things in places.values() for thing in things}
-    severity = Severity.ERROR if view.failing else Severity.WARNING
-    about = frozenset({name, *places, *owners} - {""})
-    return Cause(
-        "DX1116", Violation(evidence, values, severity), MendingOrder.LIBRARIES, about, f"{name} is there twice"
-    )
-
-
-def _real_name(path: str) -> str:
-    return os.path.basename(os.path.realpath(path))
+    owners = {owner.key for path in places if (owner := view.owner_of_path(path))}
+    outside = [things[0] for path, things in places.items() if not view.owner_of_path(path)]
+    user = view.owner_of_path(outside[0].path) if owners and outside else None
+    values |= {"wish": f"{user.name}=={user.version}"} if user else {}
+    about = frozenset({name, *places, *owners})
+    tame = (
+        sum(not TOOLKIT.search(path) for path in places) < 2
+    )  # a toolkit's serve every release of their major version
+    severity = Severity.NOTE if tame else Severity.WARNING  # graver where it explains an import that fails
+    violation = Violation(evidence, values, severity)
+    return Cause("DX1116", violation, MendingOrder.LIBRARIES, about, f"{name} is there twice")
 
 
 def _judge_library_path(view: EnvironmentView) -> Iterator[Cause]:
     """Yield LD_LIBRARY_PATH folders whose library is taken in place of the one a package brings."""
     reported = set()
+    digests = {thing.path: thing.digest for thing in view.record.libraries}
     for thing in loaded_files(view):
         for need in thing.needs:
             if need.via != "LD_LIBRARY_PATH" or need.path in reported:
                 continue
-            rivals = [
-                path for path in _paths_named(view, need.name) if os.path.realpath(path) != os.path.realpath(need.path)
-            ]
+            rivals = [path for path in _paths_named(view, need.name) if not _is_same(digests, path, need.path)]
             is_stub = "/stubs/" in need.path
             if not is_stub and (not rivals or not ONE_OF_A_KIND.match(library_stem(need.name))):
                 continue
             reported.add(need.path)
             yield _library_path_cause(view, thing, need, rivals, is_stub=is_stub)
+
+
+def _is_same(digests: dict[str, str], one: str, other: str) -> bool:
+    """Whether two paths lead to the same contents."""
+    return one == other or (bool(digests.get(one)) and digests.get(one) == digests.get(other))
 
 
 def _library_path_cause(
@@ -285,68 +301,17 @@ def _library_path_cause(
         make_evidence("LD_LIBRARY_PATH", os.path.dirname(need.path)),
         make_evidence(thing.path, f"{need.name} => {need.path}"),
     )
-    values = {"file": need.path, "folder": os.path.dirname(need.path), "effect": effect}
-    severity = Severity.ERROR if view.failing or is_stub else Severity.WARNING
-    about = frozenset(
-        {
-            need.name,
-            need.path,
-            thing.path,
-            thing.owner,
-            *(owner.key for path in rivals[:1] if (owner := view.owner_of_path(path))),
-        }
-    )
-    return Cause("DX1104", Violation(evidence, values, severity), MendingOrder.VARIABLES, about)
+    folder = os.path.dirname(need.path)
+    values = {"file": need.path, "folder": folder, "effect": effect, "remedy": view.without("LD_LIBRARY_PATH", folder)}
+    about = {need.name, need.path}
+    if _stands_in_the_way(view):
+        about |= {thing.path, thing.owner, *(owner.key for path in rivals[:1] if (owner := view.owner_of_path(path)))}
+    severity = Severity.ERROR if _stands_in_the_way(view) or is_stub else Severity.WARNING
+    if severity is Severity.WARNING and TOOLKIT.search(need.path):
+        severity = Severity.NOTE  # runtime libraries of a toolkit serve every release of their major version
+    return Cause("DX1104", Violation(evidence, values, severity), MendingOrder.VARIABLES, frozenset(about))
 
 
-def _flavour(text: str) -> str:
-    return next((name for pattern, name in MPI_FLAVOURS if re.search(pattern, text)), "")
-
-
-def _judge_mpi(view: EnvironmentView) -> Iterator[Cause]:
-    """Yield an mpi4py, launcher or TensorRT-LLM of different MPI implementations."""
-    mpi4py = view.in_force.get("mpi4py")
-    library, place = _mpi_of_mpi4py(view)
-    if not mpi4py or not library:
-        return
-    rivals: dict[str, tuple[str, str]] = {}
-    for thing in view.record.libraries:
-        if thing.owner.startswith("tensorrt-llm"):
-            rivals |= {
-                _flavour(need.name): (thing.path, need.name) for need in thing.needs if need.name.startswith("libmpi")
-            }
-    launcher = _flavour(view.record.machine.mpirun)
-    if launcher:
-        rivals.setdefault(launcher, (view.record.machine.mpirun_path, view.record.machine.mpirun))
-    for flavour, (path, text) in rivals.items():
-        if flavour and flavour != library:
-            values = {
-                "mpi4py": mpi4py.title, "library": library, "place": place, "rival": path, "flavour": flavour, "pip": view.pip,
-            }  # fmt: skip
-            evidence = (
-                make_evidence(place, f"{mpi4py.title} uses {library}"),
-                make_evidence(path, f"{flavour}: {text}"),
-            )
-            yield Cause(
-                "DX023",
-                Violation(evidence, values),
-                MendingOrder.LIBRARIES,
-                frozenset({"mpi4py", "libmpi.so.40", "libmpi.so.12"}),
-            )
-            return
-
-
-def _mpi_of_mpi4py(view: EnvironmentView) -> tuple[str, str]:
-    """Return which MPI mpi4py uses, and the file that tells."""
-    trial = view.trials.get("mpi4py.MPI")
-    if trial and trial.outcome == "works" and _flavour(os.path.basename(trial.path)):
-        return _flavour(os.path.basename(trial.path)), trial.path
-    names = {
-        (_flavour(need.name), thing.path)
-        for thing in view.record.libraries
-        if thing.owner == "mpi4py"
-        for need in thing.needs
-        if need.name.startswith("libmpi")
-    }
-    flavours = {flavour for flavour, _ in names if flavour}
-    return next(iter(sorted(names))) if len(flavours) == 1 else ("", "")
+def _stands_in_the_way(view: EnvironmentView) -> bool:
+    """Whether an import that fails was seen to work without LD_LIBRARY_PATH."""
+    return any("LD_LIBRARY_PATH" in trial.works_without for trial in view.failing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from trtdx.check.nouns import Cause, MendingOrder
 from trtdx.check.view import make_evidence
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
-from trtdx.words import format_bytes
+from trtdx.words import abbreviate_list, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MIB, GIB = 1 << 20, 1 << 30
 FULL_BYTES, SCARCE_BYTES = 64 * MIB, GIB
 DOCKER_SHM_BYTES = 64 * MIB  # what `docker run` gives unless reported otherwise
-LEAST_MEMORY_BYTES = 2 * GIB
+LEAST_MEMORY_BYTES = 4 * GIB
 LEAST_PIDS = 256
 DAY_S = 86400.0
 FIRST_DAY = 1735689600.0  # 2025-01-01: no machine that runs this is older
@@ -35,25 +36,40 @@ def judge_limits(view: EnvironmentView) -> Iterator[Cause]:
     yield from _judge_shared_memory(view)
     yield from _judge_memory(view)
     yield from _judge_clock(view)
+    yield from _judge_pointers(view)
 
 
 def _judge_gpu(view: EnvironmentView) -> Iterator[Cause]:
     machine = view.record.machine
     if machine.gpus:
+        yield from _judge_visible_devices(view)
         return
     mismatch = "Driver/library version mismatch" in machine.driver_problem
-    words = machine.driver_problem or "nvidia-smi lists none"
+    words = " ".join(machine.driver_problem.split()) or "nvidia-smi lists none"
     evidence = (make_evidence("nvidia-smi", words),)
     if mismatch:
         yield Cause("DX036", Violation(evidence, {"words": words}), MendingOrder.MACHINE, frozenset({"driver"}))
         return
-    expected = view.record.expects_gpu or (machine.driver_problem and "could not be started" not in words)
+    absent = not machine.driver_problem or "could not be started" in words
     severity = Severity.ERROR if view.record.expects_gpu else Severity.NOTE
-    reason = "this machine has no NVIDIA GPU, or hides it" if not expected else f"nvidia-smi fails ({words})"
+    reason = "this machine has no NVIDIA GPU, or hides it" if absent else f"nvidia-smi fails ({words})"
     values = {"reason": reason, "library": "libcuda.so.1", "owner": "TensorRT-LLM"}
     yield Cause(
         "DX035", Violation(evidence, values, severity), MendingOrder.MACHINE, frozenset({"libcuda.so.1", "gpu"})
     )
+
+
+def _judge_visible_devices(view: EnvironmentView) -> Iterator[Cause]:
+    """Yield a CUDA_VISIBLE_DEVICES that hides every GPU of the machine."""
+    value, count = view.record.python.variables.get("CUDA_VISIBLE_DEVICES"), len(view.record.machine.gpus)
+    first = (value or "").split(",")[0].strip()
+    if value is None or first.startswith(("GPU-", "MIG-")) or (first.isdigit() and int(first) < count):
+        return
+    reason = f"CUDA_VISIBLE_DEVICES={value} hides {'the GPU' if count == 1 else f'all {count} GPUs'} of this machine"
+    evidence = (make_evidence("CUDA_VISIBLE_DEVICES", value or "(empty)"),)
+    values = {"reason": reason, "variable": "CUDA_VISIBLE_DEVICES"}
+    severity = Severity.ERROR if view.record.expects_gpu else Severity.NOTE
+    yield Cause("DX035", Violation(evidence, values, severity), MendingOrder.MACHINE, frozenset({"gpu"}))
 
 
 def _judge_disks(view: EnvironmentView) -> Iterator[Cause]:
@@ -80,7 +96,8 @@ def _judge_shared_memory(view: EnvironmentView) -> Iterator[Cause]:
     machine = view.record.machine
     if machine.shm_bytes < 0:
         return
-    small = machine.shm_bytes < DOCKER_SHM_BYTES or 0 <= machine.shm_free_bytes < 16 * MIB
+    scarce = machine.shm_bytes <= DOCKER_SHM_BYTES and (machine.gpus or view.release)
+    small = scarce or machine.shm_bytes < DOCKER_SHM_BYTES or 0 <= machine.shm_free_bytes < 16 * MIB
     matters = len(machine.gpus) > 1 and machine.shm_bytes <= GIB
     if not small and not matters:
         return
@@ -96,7 +113,7 @@ def _judge_shared_memory(view: EnvironmentView) -> Iterator[Cause]:
 
 def _judge_memory(view: EnvironmentView) -> Iterator[Cause]:
     machine = view.record.machine
-    place = machine.container or "this control group"
+    place = f"this {machine.container} container" if machine.container else "this control group"
     if 0 <= machine.memory_limit_bytes < LEAST_MEMORY_BYTES:
         limit = format_bytes(machine.memory_limit_bytes)
         yield _limit_cause("DX351", "/sys/fs/cgroup/memory.max", {"what": "memory", "limit": limit, "container": place})
@@ -126,3 +143,14 @@ def _judge_clock(view: EnvironmentView) -> Iterator[Cause]:
     yield Cause(
         "DX1122", Violation(evidence, {"today": today, "reason": reason}, Severity.WARNING), MendingOrder.MACHINE
     )
+
+
+def _judge_pointers(view: EnvironmentView) -> Iterator[Cause]:
+    """Yield model folders whose weights are Git LFS pointers."""
+    folders: dict[str, list[str]] = {}
+    for path in view.record.machine.pointers:
+        folders.setdefault(os.path.dirname(path), []).append(path)
+    for folder, paths in folders.items():
+        values = {"files": abbreviate_list(paths, 2), "folder": folder}
+        evidence = tuple(make_evidence(path, "a Git LFS pointer of a few lines") for path in paths[:3])
+        yield Cause("DX086", Violation(evidence, values, Severity.WARNING), MendingOrder.MACHINE)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from trtdx.check.nouns import Cause, InstalledDistribution, MendingOrder
 from trtdx.check.view import make_evidence, version_or_none
 from trtdx.knowledge.inventory import product_releases
-from trtdx.knowledge.versions import at_least, kernels_of, nearest_release, parse_release, sm_from, version_table
+from trtdx.knowledge.versions import (
+    at_least,
+    kernels_of,
+    nearest_release,
+    parse_release,
+    sm_from,
+    tensorrt_of,
+    version_table,
+)
 from trtdx.knowledge.violation import Violation
 from trtdx.model import Severity
 from trtdx.words import join_words
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
     from trtdx.check.view import EnvironmentView
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}  # the branch that first runs a CUDA major version
+# PyTorch has builds for some CUDA versions only.
+TORCH_INDEXES = (((13, 0), "cu130"), ((12, 8), "cu128"), ((12, 6), "cu126"), ((12, 4), "cu124"), ((0, 0), "cu121"))
 FIRST_WITH_MODELOPT = "0.10"
 
 
@@ -65,16 +75,23 @@ def _judge_torch_cuda(view: EnvironmentView) -> Iterator[Cause]:
     )
     about = frozenset({"torch", *torch.top_modules[:3], "tensorrt-llm"})
     if built[0] == "cpu":
-        values = {"torch": torch.title, "release": view.release, "pip": view.pip}
+        values = {"torch": torch.title, "release": view.release, "pip": view.pip, "index": _torch_index(view)}
+        values["version"] = torch.version.partition("+")[0]
         yield Cause("DX078", Violation(evidence, values), MendingOrder.PAIRING, about)
         return
-    row = nearest_release(view.release)
     values = {
         "torch": torch.title, "build": f"CUDA {built[0]}", "release": view.release, "wish": f"CUDA {wanted_major}",
-        "version": torch.version.partition("+")[0], "index": f"cu{(row.cuda if row else '13.0').replace('.', '')[:3]}",
+        "version": torch.version.partition("+")[0], "index": _torch_index(view), "pip": view.pip,
     }  # fmt: skip
     severity = Severity.ERROR if at_least(view.release, "1.2") or wanted_major == 12 else Severity.WARNING
     yield Cause("DX1021", Violation(evidence, values, severity), MendingOrder.PAIRING, about)
+
+
+def _torch_index(view: EnvironmentView) -> str:
+    """Return the folder of PyTorch's index with builds for the release's CUDA, or the nearest before it."""
+    row = nearest_release(view.release)
+    major, minor = (int(part) for part in (row.cuda if row else "13.0").split(".")[:2])
+    return next(name for least, name in TORCH_INDEXES if (major, minor) >= least)
 
 
 def _tensorrt_parts(view: EnvironmentView) -> list[InstalledDistribution]:
@@ -88,9 +105,12 @@ def _judge_tensorrt_parts(view: EnvironmentView) -> Iterator[Cause]:
     if len(releases) < 2:
         return
     evidence = tuple(make_evidence(part.info_path, part.title) for part in parts)
+    paired = tensorrt_of(view.release) if view.release else ""
     values = {
         "parts": join_words(part.title for part in parts),
         "pip": view.pip,
+        "remove": view.uninstall,
+        "wish": f"tensorrt=={paired}" if paired else "tensorrt",
         "uninstall": " ".join(part.name for part in parts),
     }
     severity = (
@@ -99,7 +119,8 @@ def _judge_tensorrt_parts(view: EnvironmentView) -> Iterator[Cause]:
         else Severity.ERROR
     )
     about = frozenset({*(part.key for part in parts), "tensorrt", "tensorrt_libs", "tensorrt_bindings"})
-    yield Cause("DX030", Violation(evidence, values, severity), MendingOrder.PAIRING, about)
+    symptom = "the parts of TensorRT are of different versions"
+    yield Cause("DX030", Violation(evidence, values, severity), MendingOrder.PAIRING, about, symptom)
 
 
 def _judge_tensorrt_cuda(view: EnvironmentView) -> Iterator[Cause]:
@@ -117,7 +138,8 @@ def _judge_tensorrt_cuda(view: EnvironmentView) -> Iterator[Cause]:
                 make_evidence(part.info_path, part.title),
                 make_evidence(f"TensorRT-LLM {view.release}", f"made with CUDA {wanted_major}"),
             )
-            yield Cause("DX1100", Violation(evidence, values), MendingOrder.PAIRING, frozenset({part.key, "tensorrt"}))
+            about, symptom = frozenset({part.key, "tensorrt"}), f"{part.title} is for another CUDA"
+            yield Cause("DX1100", Violation(evidence, values), MendingOrder.PAIRING, about, symptom)
             return
 
 
@@ -142,6 +164,8 @@ def _judge_module_versions(view: EnvironmentView) -> Iterator[Cause]:
         stated, recorded = version_or_none(text), version_or_none(owner.version) if owner else None
         if owner is None or not stated or not recorded or stated.release[:2] == recorded.release[:2]:
             continue
+        if sum((copy.folder, copy.key) == (owner.folder, owner.key) for copy in view.distributions) > 1:
+            continue  # recorded twice, which is a cause of its own
         values = {
             "package": owner.title, "what": f"its code says it is {text}", "pip": view.pip,
             "reinstall": f"{owner.name}=={owner.version}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from trtdx.check.judges.families import family_of_package
 from trtdx.check.nouns import Cause, MendingOrder, canonical_name
 from trtdx.check.view import make_evidence, version_or_none
 from trtdx.knowledge.inventory import era_of_release, find_requirement, product_releases
@@ -163,15 +164,24 @@ def _missing_cause(view: EnvironmentView, conflict: Conflict) -> Cause:
         "DX042",
         Violation((*evidence, *_table_evidence(view, conflict)), values, _severity(view, conflict)),
         MendingOrder.REQUIREMENTS,
-        frozenset({conflict.key, conflict.key.replace("-", "_")}),
+        _names_of_missing(conflict.key, requirer),
         f"{conflict.key} is missing",
     )
+
+
+def _names_of_missing(key: str, requirer: InstalledDistribution) -> frozenset[str]:
+    """Return what fails without a package: its module, libraries of its family, and the one that consists of it."""
+    names = {key, key.replace("-", "_"), family_of_package(key)}
+    if not requirer.top_modules:  # a package of nothing but requirements, as `tensorrt` is
+        names |= {requirer.key, requirer.key.replace("-", "_")}
+    return frozenset(names)
 
 
 def _version_cause(view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution) -> Cause:
     requirers = [distribution for distribution, _ in conflict.declared]
     by_release = any(distribution.key == "tensorrt-llm" for distribution in requirers) or not requirers
-    wish = conflict.table or ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
+    specifiers = ",".join(filter(None, dict.fromkeys(specifier for _, specifier in conflict.declared)))
+    wish = (conflict.table or specifiers) if by_release else specifiers
     requirer = f"TensorRT-LLM {view.release}" if by_release and view.release else requirers[0].title
     evidence = (
         make_evidence(installed.info_path, f"{installed.title} is installed"),
@@ -191,6 +201,7 @@ def _version_cause(view: EnvironmentView, conflict: Conflict, installed: Install
         "specifier": wish,
         "others": _clash(conflict),
         "pip": view.pip,
+        "target": _target(view, conflict, installed, wish, by_release=by_release),
     }
     return Cause(
         code or ("DX1100" if paired else "DX044"),
@@ -199,6 +210,16 @@ def _version_cause(view: EnvironmentView, conflict: Conflict, installed: Install
         frozenset({installed.key, *installed.top_modules[:8]}),
         f"{installed.title} is not what {requirer} requires",
     )
+
+
+def _target(
+    view: EnvironmentView, conflict: Conflict, installed: InstalledDistribution, wish: str, *, by_release: bool
+) -> str:
+    """Return what to install: another version of what is required, or of who requires it where the release fits as it is."""
+    fits_release = conflict.table and meets(installed.version, conflict.table)
+    if by_release or not fits_release:
+        return f"{installed.name}{wish}"
+    return f"{conflict.declared[0][0].name}' '{installed.name}=={installed.version}"
 
 
 def _clash(conflict: Conflict) -> str:

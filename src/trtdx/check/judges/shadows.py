@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trtdx.check.nouns import FolderFacts, ImportTrial, InstalledDistribution
     from trtdx.check.view import EnvironmentView
 
-CWD = "the current folder"
+CWD, USER_SITE = "the current folder", "the user's own site folder"
 LOADED_FIRST = ("sys", "builtins", "os", "site", "io", "abc", "codecs", "encodings", "stat", "posixpath", "genericpath")
 
 
@@ -41,8 +41,15 @@ def _place_of(view: EnvironmentView, folder: FolderFacts) -> str:
     if folder.folder == view.record.python.cwd:
         return CWD
     if re.search(r"/\.local/lib/python3\.\d+/site-packages$", folder.folder):
-        return "the user's own site folder"
-    return ""
+        return USER_SITE
+    return next((pth.path for later in view.folders for pth in later.pth if folder.folder in pth.added), "")
+
+
+def _remedy(view: EnvironmentView, place: str, folder: str) -> str:
+    """Return the command that takes a folder out of the path."""
+    if place.endswith(".pth"):
+        return f"sed -i '\\#^{folder}$#d' {place}"
+    return "export PYTHONNOUSERSITE=1" if place == USER_SITE else view.without("PYTHONPATH", folder)
 
 
 def _judge_folder(view: EnvironmentView, folder: FolderFacts, place: str) -> Iterator[Cause]:
@@ -57,7 +64,12 @@ def _judge_folder(view: EnvironmentView, folder: FolderFacts, place: str) -> Ite
             continue
         path = f"{folder.folder}/{name}"
         hidden = _hidden_distribution(view, module, folder)
-        if module in sys.stdlib_module_names and module not in LOADED_FIRST and place != "the user's own site folder":
+        if (
+            module in sys.stdlib_module_names
+            and module not in LOADED_FIRST
+            and place != USER_SITE
+            and not place.endswith(".pth")
+        ):
             yield from _standard_cause(view, module, path, place)
         elif hidden is not None and hidden.key not in own:
             yield from _package_cause(view, hidden, module, path, place)
@@ -94,7 +106,12 @@ def _standard_cause(view: EnvironmentView, module: str, path: str, place: str) -
     values = {"file": path, "module": module, "hides": f"the standard library's {module}"}
     evidence = (make_evidence(path, f"first on the path ({place})"), make_evidence(f"import {trial.module}", words))
     code = "DX064" if place == CWD else "DX1105"
-    more = {"folder": os.path.dirname(path), "effect": f"it hides the standard library's {module}"}
+    folder = os.path.dirname(path)
+    more = {
+        "folder": folder,
+        "effect": f"it hides the standard library's {module}",
+        "remedy": _remedy(view, place, folder),
+    }
     yield Cause(
         code, Violation(evidence, {**values, **more}), MendingOrder.VARIABLES, frozenset({path, module, "*"}),
     )  # fmt: skip
@@ -118,7 +135,12 @@ def _package_cause(
         make_evidence(f"{hidden.folder}/{module}", f"{hidden.title} is hidden"),
     )
     values = {"file": path, "module": module, "hides": f"the installed {hidden.title}"}
-    more = {"folder": os.path.dirname(path), "effect": f"it hides the installed {hidden.title}"}
+    folder = os.path.dirname(path)
+    more = {
+        "folder": folder,
+        "effect": f"it hides the installed {hidden.title}",
+        "remedy": _remedy(view, place, folder),
+    }
     code = "DX064" if place == CWD else "DX1105"
     about = frozenset({path, module, hidden.key})
     yield Cause(code, Violation(evidence, {**values, **more}), MendingOrder.VARIABLES, about)
@@ -149,6 +171,7 @@ def _copy_cause(
         "file": path,
         "folder": folder.folder,
         "effect": f"its {first.title} hides {hidden.title} of the environment",
+        "remedy": _remedy(view, place, folder.folder),
     }
     severity = Severity.ERROR if view.failing or _is_required_otherwise(view, first) else Severity.WARNING
     about = frozenset({path, hidden.key, *first.top_modules[:5]})
@@ -173,7 +196,8 @@ def _judge_other_python(view: EnvironmentView, folder: FolderFacts, place: str) 
     )
     modules = [name for name, kind in folder.importable if kind == "package"]
     effect = f"its packages ({abbreviate_list(modules, 4)}) are for Python {made_for}, and this is Python {view.python.minor}"
-    values = {"file": folder.folder, "folder": folder.folder, "effect": effect}
+    remedy = _remedy(view, place, folder.folder)
+    values = {"file": folder.folder, "folder": folder.folder, "effect": effect, "remedy": remedy}
     names = {name.split(".")[0] for name, _ in folder.importable} | {copy.key for copy in folder.distributions}
     severity = Severity.ERROR if view.failing else Severity.WARNING
     yield Cause("DX1105", Violation(evidence, values, severity), MendingOrder.VARIABLES, frozenset(names))

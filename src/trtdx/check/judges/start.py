@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ def judge_start(view: EnvironmentView) -> Iterator[Cause]:
     """Yield why the interpreter does not start, or what goes wrong while it does."""
     record = view.record
     if record.root:
+        yield from [_dead_interpreter(view)] if record.start_problem else []
         return
     yield from judge_preload(view)
     if record.start_problem:
@@ -102,9 +102,12 @@ def _judge_variable(view: EnvironmentView, name: str) -> Cause:
     if name == "PYTHONPATH":
         effect = f"the interpreter does not start ({trouble})"
         return Cause(
-            "DX1105", Violation(evidence, {"file": file, "folder": value, "effect": effect}), MendingOrder.START
+            "DX1105",
+            Violation(evidence, {"file": file, "folder": value, "effect": effect, "remedy": "unset PYTHONPATH"}),
+            MendingOrder.START,
         )
-    values = {"file": file, "folder": value, "effect": f"the interpreter does not start: {trouble}"}
+    effect = f"the interpreter does not start: {trouble}"
+    values = {"file": file, "folder": value, "effect": effect, "remedy": "unset LD_LIBRARY_PATH"}
     return Cause("DX1104", Violation(evidence, values), MendingOrder.START)
 
 
@@ -118,7 +121,7 @@ def _old_python(view: EnvironmentView) -> Cause:
 
 def _missing_library(view: EnvironmentView, library: str, reason: str) -> Cause:
     code = "DX025" if library.startswith("libpython") else "DX711"
-    values = {"library": library, "file": view.record.python_path, "owner": "the interpreter", "found": reason}
+    values = {"library": library, "file": view.record.python_path, "owner": "this environment", "found": reason}
     evidence = (make_evidence(view.record.python_path, _last_line(view.record.start_output)),)
     return Cause(code, Violation(evidence, values), MendingOrder.START)
 
@@ -134,7 +137,10 @@ def _startup_file(view: EnvironmentView) -> Cause:
     """Return the cause of an interpreter that starts only without its site module."""
     file = _culprit_file(view) or next(iter(_startup_candidates(view)), "the site module")
     trouble = _last_line(view.record.start_output) or view.record.start_problem
-    values = {"file": file, "effect": f"the interpreter {view.record.start_problem}", "error": trouble}
+    values = {
+        "file": file,
+        "error": _last_line(view.record.start_output) or f"the interpreter {view.record.start_problem}",
+    }
     return Cause("DX1118", Violation((make_evidence(file, trouble),), values), MendingOrder.START, frozenset({file}))
 
 
@@ -149,44 +155,18 @@ def _startup_candidates(view: EnvironmentView) -> Iterator[str]:
 
 def _dead_interpreter(view: EnvironmentView) -> Cause:
     record = view.record
-    reason = _why_dead(Path(record.python_path), record.start_problem, record.start_status)
+    reason = record.start_reason or record.start_problem
     trouble = _last_line(record.start_output)
     if "No module named 'encodings'" in record.start_output or "platform independent libraries" in record.start_output:
         reason = "its standard library is gone (no module named encodings)"
-    place = Path(record.python_path).parent
+    subject = record.python_path or record.root
+    place = Path(subject).parent
     fresh = f"{place.parent}-new" if place.name == "bin" else ".venv"  # never the old folder: nothing is to be lost
-    values = {"python": record.python_path, "reason": reason, "fresh": fresh}
-    evidence = (make_evidence(record.python_path, trouble or reason),)
-    if "is for " in reason:
-        values = {"file": record.python_path, "owner": "the interpreter", "reason": reason}
-        return Cause("DX1111", Violation(evidence, values), MendingOrder.START)
+    values = {"python": subject, "reason": reason, "fresh": fresh}
+    if record.root:
+        values = {"python": f"the Python of {record.root}", "reason": reason, "root": record.root}
+    evidence = (make_evidence(subject, trouble or reason),)
     return Cause("DX1101", Violation(evidence, values), MendingOrder.START)
-
-
-def _why_dead(path: Path, problem: str, status: int | None) -> str:
-    if path.is_symlink() and not path.exists():
-        return f"it is a link to {os.readlink(path)}, which is not there (the Python it was made from was removed)"
-    if not path.exists():
-        return "there is no such file"
-    if "Permission denied" in problem:
-        return "it may not be executed"
-    if "Exec format error" in problem or "No such file" in problem:
-        return _why_not_executable(path)
-    if status is not None and status < 0:
-        return f"it is ended by {signal.Signals(-status).name}"
-    return problem
-
-
-def _why_not_executable(path: Path) -> str:
-    from trtdx.check.facts.elf_reader import glance_at_object
-
-    thing = glance_at_object(str(path))
-    if not thing.problem and thing.machine and thing.machine != os.uname().machine:
-        return f"it is for {thing.machine}, this machine is {os.uname().machine}"
-    script = path.read_bytes()[:200] if path.is_file() else b""
-    if script.startswith(b"#!"):
-        return f"it is a script for {script[2:].splitlines()[0].decode('utf-8', 'replace').strip()}, which is not there"
-    return "it is an empty file" if not script else "it is no program for this machine"
 
 
 def _judge_home(view: EnvironmentView) -> Iterator[Cause]:
@@ -207,12 +187,12 @@ def _judge_startup_errors(view: EnvironmentView) -> Iterator[Cause]:
     text = view.record.start_output
     for path, trouble in _PTH_ERROR.findall(text):
         last = _last_line(trouble)
-        values = {"file": path, "effect": "the rest of the file is passed over at every start", "error": last}
+        values = {"file": path, "error": f"{last} (the rest of the file is passed over)"}
         yield Cause("DX1118", Violation((make_evidence(path, last),), values), MendingOrder.SHADOWS, frozenset({path}))
     for name, trouble in _CUSTOMIZE_ERROR.findall(text):
         candidates = [path for path in _startup_candidates(view) if path.endswith(f"{name}.py")]
         file = candidates[0] if candidates else f"{name}.py"
-        values = {"file": file, "effect": "it fails at every start of Python", "error": trouble.strip()}
+        values = {"file": file, "error": trouble.strip()}
         yield Cause(
             "DX1118", Violation((make_evidence(file, trouble),), values), MendingOrder.SHADOWS, frozenset({file})
         )
@@ -225,9 +205,9 @@ def _judge_moved_environment(view: EnvironmentView) -> Iterator[Cause]:
     if not view.python.is_virtual or not others:
         return
     has_own = any(folder.distributions for folder in view.folders if folder.folder in own)
-    stale = next((folder for folder in others if any(name.endswith(".dist-info") for name in _names(folder))), "")
-    if has_own or not stale:
+    if has_own:
         return
+    stale = others[0]
     made_for = re.search(r"/python(3\.\d+)/", stale)
     values = {
         "prefix": view.python.prefix,
@@ -240,10 +220,6 @@ def _judge_moved_environment(view: EnvironmentView) -> Iterator[Cause]:
         make_evidence(view.record.python_path, f"Python {view.python.version}"),
     )
     yield Cause("DX1125", Violation(evidence, values), MendingOrder.PLATFORM, frozenset({"*"}))
-
-
-def _names(folder: str) -> list[str]:
-    return os.listdir(folder) if os.path.isdir(folder) else []
 
 
 def _last_line(text: str) -> str:
