@@ -53,10 +53,20 @@ class Setup(NamedTuple):
 
 def vary_text(text: str, dice: random.Random) -> str:
     """Return a log text as another run would print it: other paths, times, numbers, addresses, hosts."""
-    text = re.sub(r"(?<![\w.])/(?!dev/|proc/|sys/|usr/)[\w.-]+(?:/[\w.-]+)*/(?=[\w.-]+)", f"{dice.choice(FOLDERS)}/r{dice.randrange(999)}/", text)
+    text = re.sub(
+        r"(?<![\w.])/(?!dev/|proc/|sys/|usr/)[\w.-]+(?:/[\w.-]+)*/(?=[\w.-]+)",
+        f"{dice.choice(FOLDERS)}/r{dice.randrange(999)}/",
+        text,
+    )
     text = re.sub(r"0x[0-9a-f]{4,}", lambda _: f"0x{dice.getrandbits(44):x}", text)
-    text = re.sub(r"\d\d:\d\d:\d\d", lambda _: f"{dice.randrange(24):02}:{dice.randrange(60):02}:{dice.randrange(60):02}", text)
-    text = re.sub(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", lambda _: f"10.{dice.randrange(250)}.{dice.randrange(250)}.{dice.randrange(250)}", text)
+    text = re.sub(
+        r"\d\d:\d\d:\d\d", lambda _: f"{dice.randrange(24):02}:{dice.randrange(60):02}:{dice.randrange(60):02}", text
+    )
+    text = re.sub(
+        r"\b\d{1,3}(?:\.\d{1,3}){3}\b",
+        lambda _: f"10.{dice.randrange(250)}.{dice.randrange(250)}.{dice.randrange(250)}",
+        text,
+    )
     text = re.sub(r"(?i)\brank[ =:]?\d+", lambda match: re.sub(r"\d+", str(dice.randrange(8)), match[0]), text)
     return re.sub(r"\b[\w-]+(?=:\d+:\d+ \[)", dice.choice(HOSTS), text)
 
@@ -111,7 +121,9 @@ def plan_occurrences(examples: list[str], count: int, dice: random.Random) -> li
     return list(occurrences)
 
 
-def fill_store(store, occurrences: list[Occurrence], examples: RuleExamples, dice: random.Random) -> dict[Occurrence, str]:
+def fill_store(
+    store, occurrences: list[Occurrence], examples: RuleExamples, dice: random.Random
+) -> dict[Occurrence, str]:
     ids = {}
     for number, occurrence in enumerate(occurrences):
         log = vary_values(make_log(occurrence.example, occurrence.setup, dice), dice)
@@ -145,7 +157,14 @@ def ask_questions(store, ids, examples: RuleExamples, count: int, dice: random.R
         names = [hit.id for hit in hits]
         ranks.append(names.index(ids[occurrence]) + 1 if ids[occurrence] in names else 0)
         if ranks[-1] not in (1, 2, 3) and os.environ.get("SHOW_MISSES"):
-            print("MISS", ranks[-1], occurrence, [(hit.id, hit.score, hit.codes[:1], hit.kind) for hit in hits[:4]], query.facts, file=sys.stderr)
+            print(
+                "MISS",
+                ranks[-1],
+                occurrence,
+                [(hit.id, hit.score, hit.codes[:1], hit.kind) for hit in hits[:4]],
+                query.facts,
+                file=sys.stderr,
+            )
     return ranks, store_s, whole_s
 
 
@@ -170,29 +189,44 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--examples", type=int, default=400)
     parser.add_argument("--store", default="", help="postgresql://...; by default SQLite in a new folder")
+    parser.add_argument("--keep", default="", help="a folder in which the store stays, for a second run")
     parser.add_argument("--seed", type=int, default=16)
     options = parser.parse_args()
     dice = random.Random(options.seed)
     host = RealHost()
     book = load_book(host)
     examples = RuleExamples(book)
-    with tempfile.TemporaryDirectory(prefix="trtdx-cases-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trtdx-cases-") as made:
+        folder = options.keep or made
         os.environ["TRTDX_STORE"] = options.store or f"{folder}/cases.sqlite"
         chosen = choose_examples(book, examples, options.examples, dice)
         occurrences = plan_occurrences(chosen, options.cases, dice)
-        with opened_store(host, writes=True) as store:
-            started = time.perf_counter()
-            ids = fill_store(store, occurrences, examples, dice)
-            print(f"{len(ids)} cases of {len(chosen)} problems stored in {time.perf_counter() - started:.0f} s")
+        kept_ids = Path(folder, "ids.json")
+        if kept_ids.exists():
+            ids = dict(zip(occurrences, json.loads(kept_ids.read_text()), strict=True))
+        else:
+            with opened_store(host, writes=True) as store:
+                if not options.store:
+                    store.database.execute(
+                        "PRAGMA synchronous = OFF"
+                    )  # twenty thousand commits are not what is measured
+                started = time.perf_counter()
+                ids = fill_store(store, occurrences, examples, dice)
+                print(f"{len(ids)} cases of {len(chosen)} problems stored in {time.perf_counter() - started:.0f} s")
+            kept_ids.write_text(json.dumps(list(ids.values())))
         with opened_store(host, writes=False) as store:
             ranks, store_s, whole_s = ask_questions(store, ids, examples, options.queries, dice)
         log = make_log(chosen[0], Setup(RELEASES[0], GPUS[0], MODELS[0]), dice)
         command_s = 0 if os.environ.get("NO_COMMAND") else time_command(Path(folder), log, dict(os.environ))
     first, third = sum(rank == 1 for rank in ranks), sum(1 <= rank <= 3 for rank in ranks)
-    print(f"right case among the first three: {third / len(ranks):.1%}, first: {first / len(ranks):.1%} of {len(ranks)}")
+    print(
+        f"right case among the first three: {third / len(ranks):.1%}, first: {first / len(ranks):.1%} of {len(ranks)}"
+    )
     for name, times in (("search of the store", store_s), ("log read, diagnosed and searched for", whole_s)):
         ordered = sorted(times)
-        print(f"{name}: median {statistics.median(times) * 1e3:.1f} ms, 95% {ordered[int(len(ordered) * 0.95)] * 1e3:.1f} ms, most {ordered[-1] * 1e3:.1f} ms")
+        print(
+            f"{name}: median {statistics.median(times) * 1e3:.1f} ms, 95% {ordered[int(len(ordered) * 0.95)] * 1e3:.1f} ms, most {ordered[-1] * 1e3:.1f} ms"
+        )
     print(f"the whole command `trtdx cases search FILE --json`, best of five: {command_s * 1e3:.0f} ms")
 
 

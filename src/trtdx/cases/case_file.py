@@ -150,8 +150,8 @@ class FileListing(msgspec.Struct, frozen=True):
 
 def export_case(
     data: bytes, case: StoredCase, remarks: Sequence[CaseRemark], redact: Callable[[str], str]
-) -> tuple[bytes, list[FileListing], OpenedCase]:
-    """Return a stored case as one file to send, what it contains, and what it says; redacted once more."""
+) -> tuple[bytes, list[FileListing]]:
+    """Return a stored case as one file to send, and what it contains; redacted once more."""
     members = read_members(data, case.id)
     opened = opened_case(members, case.id)
     records, _ = _clean_records(parse_records(members[RECORDS_FILE]))
@@ -167,4 +167,4 @@ def export_case(
     files = {RECORDS_FILE: b"\n".join(lines) + b"\n"}
     files |= {f"files/{redact(name)}": redact(text).encode() for name, text in opened.texts.items()}
     listing = [FileListing(name, len(content), content.count(b"\n")) for name, content in files.items()]
-    return pack_members(files.items()), listing, opened
+    return pack_members(files.items()), listing

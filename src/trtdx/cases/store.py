@@ -248,6 +248,12 @@ def opened_store(host: Host, *, writes: bool) -> Iterator[CaseStore]:
         database.close()
 
 
+def has_store(host: Host) -> bool:
+    """Whether there is a store to read; one in PostgreSQL is expected to be there."""
+    location = locate_store(host.environment())
+    return location.is_postgres or Path(location.database).exists()
+
+
 def _open_database(location: StoreLocation, *, writes: bool) -> Database:
     if location.is_postgres:
         from trtdx.cases.database.postgres import PostgresDatabase
