@@ -56,6 +56,7 @@ def test_every_command_is_in_the_docs():
         "build": ("status", "doctor", "clean", "verify", "reproduce", "init"),
         "ranks": ("check", "smoke", "launch"),
         "run": ("stacks", "logs"),
+        "cases": ("list", "show", "search", "note", "resolve", "link", "export", "import", "stats"),
     }
     below = [f"{group} {name}" for group, names in groups.items() for name in names]
     for command in ("check", "diagnose", "inspect", "explain", *groups, *below):
@@ -176,6 +177,7 @@ LAYERS = (
     ("memory", "compare", "check"),
     ("build",),
     ("run", "ranks"),
+    ("cases",),
     ("testing",),
     ("cli",),
 )

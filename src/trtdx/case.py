@@ -11,6 +11,7 @@ import io
 import lzma
 import re
 import stat
+import struct
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -41,7 +42,7 @@ MAX_CASE_BYTES = 512 << 20  # a packed case is held in memory while it is read
 # What reading a damaged or hostile ZIP raises, whichever compression its members claim.
 _BAD_ARCHIVE = (
     zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, RuntimeError,
-    OSError, ValueError, OverflowError,
+    OSError, ValueError, OverflowError, IndexError, KeyError, struct.error,
 )  # fmt: skip
 
 
@@ -200,7 +201,7 @@ def open_case(host: Host, path: str) -> Case:
     with host.open(path) as stream:
         data = stream.read(MAX_CASE_BYTES + 1)
     if len(data) > MAX_CASE_BYTES:
-        raise CaseError(f"{path} is larger than a case may be ({MAX_CASE_BYTES >> 20} MiB)")
+        raise CaseError(f"{path} holds more than a case may hold ({MAX_CASE_BYTES >> 20} MiB)")
     files = read_members(data, path)
     return Case(path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/")
 

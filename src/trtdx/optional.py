@@ -21,7 +21,7 @@ EXTRAS = {
     "numpy": "capture", "onnx": "onnx",
     "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "tensorrt_rtx": "trt",
     "tokenizers": "torch", "torch": "torch", "transformers": "torch", "xxhash": "capture",
-    "zstandard": "zstd",
+    "zstandard": "zstd", "psycopg": "postgres", "fsspec": "remote",
 }  # fmt: skip
 
 TENSOR_PACKAGES = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors

@@ -55,18 +55,18 @@ def named_gpus(text: str) -> tuple[str, ...]:
     return tuple(name for name, _ in spelt.most_common(MAX_GPUS))
 
 
-class _FamilyTable(msgspec.Struct, frozen=True):
+class _FamilyNames(msgspec.Struct, frozen=True):
     counted: tuple[str, ...]
 
 
 @cache
 def _model_pattern() -> re.Pattern[str]:
     data = resources.files("trtdx").joinpath("data/model_families.toml").read_bytes()
-    families = {name.replace("_", "") for name in msgspec.toml.decode(data, type=_FamilyTable).counted}
+    families = {name.replace("_", "") for name in msgspec.toml.decode(data, type=_FamilyNames).counted}
     plain = {re.sub(r"\d.*$", "", name) for name in families - _COMMON_WORDS} | {"qwen", "gpt-oss"}
     alone = "|".join(sorted((name for name in plain if len(name) > 2), key=len, reverse=True))
     sized = "|".join(sorted(_COMMON_WORDS, key=len, reverse=True))
-    version = r"(?:[-_ ]?[vVrRkK]?(?P<version{n}>\d{{1,2}}(?:[._]\d{{1,2}})?)(?![\d.]*[bB]))"
+    version = r"(?:[-_ ]?[vVrRkK]?(?P<version{n}>\d{{1,2}}(?:[._]\d{{1,2}})?)(?![\d.]*(?:[xX]\d+)?[bB]))"
     size = r"(?:[-_ ]?(?P<size{n}>\d{{1,4}}(?:\.\d)?(?:[xX]\d+)?[bB])(?![A-Za-z]))"
     return re.compile(
         rf"(?<![a-z])(?P<name1>{alone}){version.format(n=1)}?{size.format(n=1)}?|"

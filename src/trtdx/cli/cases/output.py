@@ -9,6 +9,7 @@ import typer
 
 from trtdx.cli.output import FailOn, OutputFormat, render_report, write_output
 from trtdx.redact import redact_value
+from trtdx.render.json import render_data
 
 if TYPE_CHECKING:
     from trtdx.cases.nouns import StoredCase
@@ -21,8 +22,7 @@ CaseArgument = Annotated[str, typer.Argument(metavar="ID", help="The case's id, 
 def emit_cases(report: Report, data: Any, output: OutputOptions, *, details: bool = False) -> None:
     """Print an answer: its data where JSON is asked for, else the report. Past findings fail nothing."""
     if output.chosen_format is OutputFormat.JSON:
-        plain = redact_value(msgspec.to_builtins(data))
-        write_output(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n")
+        write_output(render_data(redact_value(msgspec.to_builtins(data))))
         return
     write_output(render_report(report, output.chosen_format, color=output.color, details=details, fail_on=FailOn.NEVER))
 
