@@ -9,7 +9,7 @@ from importlib import resources
 
 import msgspec
 
-from trtdx.knowledge.versions import gpu_names
+from trtdx.knowledge.versions import gpu_names, sm_of_gpu
 
 MAX_GPUS, MAX_MODELS = 4, 4
 # Names of families that are words of other things too; they count with a version or a size behind them only.
@@ -53,6 +53,12 @@ def named_gpus(text: str) -> tuple[str, ...]:
     """Return the GPUs that a text names, the most often named first."""
     spelt = Counter(match[1].upper().replace("-", " ") for match in _gpu_pattern().finditer(text))
     return tuple(name for name, _ in spelt.most_common(MAX_GPUS))
+
+
+@cache
+def compute_capability(gpu: str) -> int | None:
+    """Return the compute capability of a GPU; a search asks for the same few again and again."""
+    return sm_of_gpu(gpu)
 
 
 class _FamilyNames(msgspec.Struct, frozen=True):

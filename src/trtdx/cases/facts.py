@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from trtdx.cases.deployment_words import named_gpus, named_models, stated_release
+from trtdx.cases.deployment_words import compute_capability, named_gpus, named_models, stated_release
 from trtdx.cases.fingerprints import MAX_LINES, error_fingerprints, line_fingerprint, stack_frames
 from trtdx.cases.nouns import CaseFacts
 from trtdx.diagnose.similar_rules import stemmed_words
-from trtdx.knowledge.versions import sm_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -69,7 +68,7 @@ def term_texts(facts: CaseFacts) -> dict[str, Sequence[str]]:
         "release": [facts.release] if facts.release else (),
         "minor": [".".join(facts.release.split(".")[:2])] if facts.release else (),
         "gpu": facts.gpus,
-        "sm": sorted({str(sm) for gpu in facts.gpus if (sm := sm_of_gpu(gpu))}),
+        "sm": sorted({str(sm) for gpu in facts.gpus if (sm := compute_capability(gpu))}),
         "model": facts.models[:-1],
         "family": facts.models[-1:],
     }

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from trtdx.cases.deployment_words import named_gpus, named_models, stated_release
+from trtdx.cases.deployment_words import compute_capability, named_gpus, named_models, stated_release
 from trtdx.cases.facts import PLACE_KINDS, PROBLEM_KINDS, search_words, term_number, term_texts
 from trtdx.cases.nouns import CaseFacts, Recurrence, SearchHit
 from trtdx.diagnose.unknown import UNKNOWN_CODE
-from trtdx.knowledge.versions import sm_of_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -229,7 +228,7 @@ def _code_likeness(codes: Sequence[str], others: Sequence[str]) -> float:
 
 
 def _compute_capabilities(facts: CaseFacts) -> set[int]:
-    return {sm for gpu in facts.gpus if (sm := sm_of_gpu(gpu))}
+    return {sm for gpu in facts.gpus if (sm := compute_capability(gpu))}
 
 
 def _place_likeness(facts: CaseFacts, other: CaseFacts, capabilities: set[int]) -> float:
