@@ -59,7 +59,7 @@ def test_every_command_is_in_the_docs():
         "cases": ("list", "show", "search", "note", "resolve", "link", "export", "import", "stats"),
     }
     below = [f"{group} {name}" for group, names in groups.items() for name in names]
-    for command in ("check", "diagnose", "inspect", "explain", *groups, *below):
+    for command in ("check", "diagnose", "inspect", "explain", "mcp", *groups, *below):
         assert f"## `trtdx {command}`" in text
 
 
@@ -178,7 +178,7 @@ LAYERS = (
     ("build",),
     ("run", "ranks"),
     ("cases",),
-    ("testing",),
+    ("testing", "mcp"),
     ("cli",),
 )
 NOUN_ROOMS = {"agent", "redact"}  # as low as the nouns: the agent is loaded into other programs and knows none of us

@@ -21,7 +21,7 @@ EXTRAS = {
     "numpy": "capture", "onnx": "onnx",
     "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "tensorrt_rtx": "trt",
     "tokenizers": "torch", "torch": "torch", "transformers": "torch", "xxhash": "capture",
-    "zstandard": "zstd", "psycopg": "postgres", "fsspec": "remote",
+    "zstandard": "zstd", "psycopg": "postgres", "fsspec": "remote", "mcp": "mcp",
 }  # fmt: skip
 
 TENSOR_PACKAGES = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors

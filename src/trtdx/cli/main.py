@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, cases, check, compare, diagnose, explain, inspect, memory, ranks, rules, run
+from trtdx.cli import capture, cases, check, compare, diagnose, explain, inspect, mcp, memory, ranks, rules, run
 from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.cli.saving import LogSavingCommand, SavingCommand
@@ -41,6 +41,7 @@ app.add_typer(capture.app, name="capture")
 app.add_typer(compare.app, name="compare")
 app.add_typer(run.app, name="run")
 app.add_typer(cases.app, name="cases")
+app.command("mcp", epilog="Example: trtdx mcp --root ~/deployments")(mcp.serve_assistant)
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 
