@@ -41,11 +41,11 @@ def pages_of_report(report: Report) -> list[dict[str, Any]]:
     whole = plain_data(report)
     lists = {key: value for key, value in whole.items() if isinstance(value, list)}
     frame = {key: value for key, value in whole.items() if key not in lists} | {key: [] for key in lists}
-    pages = [_Page(frame)]
+    pages = [_ReportPage(frame)]
     for key, section, item in _items(lists):
         size = len(msgspec.json.encode(item))
         if not pages[-1].has_room(size):
-            pages.append(_Page(frame))
+            pages.append(_ReportPage(frame))
         pages[-1].add(key, section, item, size)
     return [page.data for page in pages]
 
@@ -61,7 +61,7 @@ def _items(lists: dict[str, list[Any]]) -> Iterator[tuple[str, dict[str, Any] | 
                 yield key, item, row
 
 
-class _Page:
+class _ReportPage:
     """A report that is filled until it is full."""
 
     def __init__(self, frame: dict[str, Any]) -> None:
