@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from trtdx.cases.deployment_words import compute_capability, named_gpus, named_models, stated_release
-from trtdx.cases.fingerprints import MAX_LINES, error_fingerprints, line_fingerprint, stack_frames
+from trtdx.cases.fingerprints import MAX_LINES, error_fingerprints, last_words, line_fingerprint, stack_frames
 from trtdx.cases.nouns import CaseFacts
 from trtdx.diagnose.similar_rules import stemmed_words
 
@@ -19,6 +19,7 @@ WINDOW = 256 << 10  # of a long text its beginning, where the set-up stands, and
 MAX_TEXTS = 16
 MAX_EVIDENCE = 12
 MAX_WORDS = 400
+ABBREVIATED = " ... "
 
 
 def facts_from_report(report: Report | None, texts: Iterable[str]) -> CaseFacts:
@@ -27,13 +28,14 @@ def facts_from_report(report: Report | None, texts: Iterable[str]) -> CaseFacts:
     lines = [line for window in windows for line in window.splitlines()]
     evidence = list(_evidence_lines(report)) if report else []
     whole = "\n".join([*windows, *evidence])
-    errors = dict.fromkeys([*filter(None, map(line_fingerprint, evidence)), *error_fingerprints(lines)])
+    quoted = [line for line in evidence if ABBREVIATED not in line]  # where it is cut depends on how long paths are
+    errors = dict.fromkeys([*filter(None, map(line_fingerprint, quoted)), *error_fingerprints(lines)])
     return CaseFacts(
         codes=tuple(dict.fromkeys(finding.code for finding in report.findings)) if report else (),
         release=_release(report) or stated_release(whole),
         gpus=named_gpus(whole),
         models=named_models(whole),
-        errors=tuple(errors)[:MAX_LINES],
+        errors=tuple(errors)[:MAX_LINES] or tuple(last_words(lines)),
         frames=tuple(stack_frames(lines)),
     )
 

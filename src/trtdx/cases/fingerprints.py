@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from trtdx.diagnose.prefixes import peel_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_LINES = 24  # of one case
 MAX_LOOKED_AT = 300  # lines that may complain
 MAX_LINE = 240
 MAX_FRAMES = 12
+LAST_LINES, MAX_LAST_WORDS, LEAST_WORDS = 20, 2, 4
 
 _MAY_COMPLAIN = re.compile(
     r"(?i)error|fail|exception|fatal|abort|assert|cannot|can't|unable|denied|not found|no such|killed|invalid|illegal|"
@@ -81,6 +82,16 @@ def error_fingerprints(lines: Iterable[str]) -> list[str]:
         if fingerprint := _complaint(line):
             fingerprints[fingerprint] = None
     return list(fingerprints)
+
+
+def last_words(lines: Sequence[str]) -> list[str]:
+    """Return the last lines that are not ordinary talk: what is left of a log, or a description, without complaints."""
+    kept: list[str] = []
+    for line in reversed(lines[-LAST_LINES:]):
+        peeled = peel_line(line.strip()[: 4 * MAX_LINE])
+        if peeled.level not in ("info", "debug", "trace") and len(peeled.message.split()) >= LEAST_WORDS:
+            kept.append(normalize_line(peeled.message))
+    return list(dict.fromkeys(kept))[:MAX_LAST_WORDS]
 
 
 def line_fingerprint(line: str) -> str:

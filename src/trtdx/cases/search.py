@@ -176,7 +176,7 @@ class _Judge:
         if self._query.words:
             parts["words"] = self._word_coverage(case)
         if not parts:
-            return _place_likeness(facts, case.facts, self._capabilities)
+            return PLACE_SHARE * _place_likeness(facts, case.facts, self._capabilities)
         total = sum(PART_WEIGHTS[name] for name in parts)
         likeness = sum(PART_WEIGHTS[name] * value for name, value in parts.items()) / total
         place = _place_likeness(facts, case.facts, self._capabilities)
