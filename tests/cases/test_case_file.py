@@ -121,6 +121,16 @@ def test_a_run_is_kept_without_secrets(sqlite_url, tmp_path):
     assert SECRET.encode() not in (tmp_path / "store" / "cases.sqlite").read_bytes()
 
 
+def test_what_our_own_runs_print_is_kept_whatever_it_is(sqlite_url, tmp_path):
+    host = RealHost()
+    outputs = [("page.html", b"<html>502 Bad Gateway</html>"), ("a.log", b"a\0b"), ("b.log", pickle.dumps(1))]
+    with opened_store(host, writes=True) as store:
+        case_id = keep_report(host, store, "run", Report(Summary("x")), argv=["trtdx"], attachments=outputs)
+        body = store.read_body(store.find(case_id))
+        assert store.find(case_id).title == "x"
+    assert set(open_body(body, "from a colleague").texts) == {"page.html.log", "a.log", "b.log"}
+
+
 def test_records_nested_without_end_are_left_out():
     deep = b'{"kind":"report","time":1.0,"data":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n"
     assert open_body(pack_members([(RECORDS_FILE, RECORDS + deep)]), "deep").report is None

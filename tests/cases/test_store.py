@@ -25,6 +25,9 @@ SHM = "Error: failed to extend /dev/shm/<path> to #"
 FACTS = CaseFacts(codes=("DX400",), release="1.2.1", gpus=("H100",), models=("llama-3.1-8b", "llama"), errors=(SHM,))
 
 
+WRITTEN_TABLES = "cases, case_words, case_terms, case_remarks, case_bodies"  # as docs/cases.md grants
+
+
 def make_case(created=1000.0, **changes):
     facts = changes.pop("facts", FACTS)
     values = {"tool": "diagnose", "title": "shared memory is too small", "severity": "error", "created": created}
@@ -174,7 +177,14 @@ def test_a_role_that_reads_cannot_write(new_postgres, monkeypatch):
         case_id = store.add(make_case())
     with psycopg.connect(new_postgres, autocommit=True) as connection:
         connection.execute("CREATE ROLE trtdx_reader LOGIN")
-        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO trtdx_reader")
+        connection.execute("CREATE ROLE trtdx_writer LOGIN")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO trtdx_reader, trtdx_writer")
+        connection.execute(f"GRANT INSERT, UPDATE ON {WRITTEN_TABLES} TO trtdx_writer")
+    monkeypatch.setenv("TRTDX_STORE", new_postgres.replace("app@", "trtdx_writer@"))
+    with opened_store(RealHost(), writes=True) as store:
+        other = store.find(store.add(make_case(facts=CaseFacts(codes=("DX1",), errors=("x",)))))
+        store.add_remark(other, "note", "a note")
+        store.resolve(other, Resolution("a cause"))
     monkeypatch.setenv("TRTDX_STORE", new_postgres.replace("app@", "trtdx_reader@"))
     with opened_store(RealHost(), writes=False) as store:
         assert search_cases(store, query_from_facts(FACTS), limit=3)[0].id == case_id

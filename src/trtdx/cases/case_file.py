@@ -39,20 +39,37 @@ _PICKLE = re.compile(
 )
 
 
-def pack_folder(host: Host, folder: str) -> bytes:
-    """Return a case folder as one file for the store."""
-    return pack_members(read_folder(host, folder, KEPT_BYTES))
+def own_members(host: Host, folder: str) -> dict[str, bytes]:
+    """Return the files of a case that a run of ours wrote, as far as the store keeps them and any reader takes them."""
+    count = len(host.files(str(Path(folder) / "files")))
+    limit = min(KEPT_BYTES, MAX_TEXT_BYTES // 2 // max(1, count))
+    return dict(_as_log(name, content) for name, content in read_folder(host, folder, limit))
 
 
-def open_body(data: bytes, name: str) -> OpenedCase:
+def _as_log(name: str, content: bytes) -> tuple[str, bytes]:
+    """Return a program's output as a log that `open_body` takes, whatever the program printed or called it."""
+    if name == RECORDS_FILE:
+        return name, content
+    content = content.replace(b"\0", b"")
+    if _PICKLE.match(content) or _HTML.match(content[:4096].decode("utf-8", "replace")):
+        content = b"trtdx: the output begins here\n" + content
+    return (f"{name}.log" if _FOREIGN_SUFFIX.search(name) else name), content
+
+
+def open_body(data: bytes, name: str, *, is_own: bool = False) -> OpenedCase:
     """Return what a case file holds; all of it is checked, and secrets are hidden that still stand in it.
+
+    Args:
+        data: the file.
+        name: what messages call it.
+        is_own: it comes from our own store, where secrets were hidden on the way in.
 
     Raises:
         CaseError: it holds what no case holds, or too much.
     """
     if len(data) > MAX_FILE_BYTES:
         raise CaseError(f"{name} is larger than a case may be ({MAX_FILE_BYTES >> 20} MiB)")
-    return opened_case(read_members(data, name), name)
+    return opened_case(read_members(data, name), name, is_own=is_own)
 
 
 def open_folder(host: Host, folder: str) -> OpenedCase:
@@ -60,11 +77,14 @@ def open_folder(host: Host, folder: str) -> OpenedCase:
     return opened_case(dict(read_folder(host, folder, KEPT_BYTES)), folder)
 
 
-def opened_case(members: dict[str, bytes], name: str) -> OpenedCase:
+def opened_case(members: dict[str, bytes], name: str, *, is_own: bool = False) -> OpenedCase:
     """Return the case that files make, checked."""
     if len(members) > MAX_TEXTS or sum(map(len, members.values())) > MAX_TEXT_BYTES:
         raise CaseError(f"{name} holds more than a case may ({MAX_TEXTS} files, {MAX_TEXT_BYTES >> 20} MiB)")
     texts = {member: _checked_text(member, content, name) for member, content in members.items()}
+    if is_own:
+        del texts[RECORDS_FILE]
+        return _case_from_records(parse_records(members[RECORDS_FILE]), texts, 0)
     clean = {member: redact_secrets(text) for member, text in texts.items() if member != RECORDS_FILE}
     hidden = sum(clean[member] != texts[member] for member in clean)
     records, hidden_records = _clean_records(parse_records(members[RECORDS_FILE]))

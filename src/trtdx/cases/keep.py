@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.case import CaseWriter, pack_members, read_folder
-from trtdx.cases.case_file import open_body, open_folder, pack_folder
+from trtdx.cases.case_file import MAX_FILE_BYTES, open_body, open_folder, opened_case, own_members
 from trtdx.cases.facts import facts_from_report
 from trtdx.cases.nouns import NewCase
 from trtdx.errors import CaseError
@@ -36,14 +36,17 @@ def keep_report(
         for _ in writer.copy_log(name, [data]):
             pass
     writer.add_report(report)
-    body = pack_members(read_folder(memory, "case"))
-    return store.add(new_case(tool, open_body(body, "this run"), body, host.now()))
+    return _keep_members(host, store, tool, own_members(memory, "case"))
 
 
 def keep_folder(host: Host, store: CaseStore, tool: str, folder: str) -> str:
     """Keep what lies in a case folder; return its id."""
-    body = pack_folder(host, folder)
-    return store.add(new_case(tool, open_folder(host, folder), body, host.now()))
+    return _keep_members(host, store, tool, own_members(host, folder))
+
+
+def _keep_members(host: Host, store: CaseStore, tool: str, members: dict[str, bytes]) -> str:
+    opened = opened_case(members, "this run", is_own=True)
+    return store.add(new_case(tool, opened, pack_members(members.items()), host.now()))
 
 
 def new_case(tool: str, opened: OpenedCase, body: bytes, now: float) -> NewCase:
@@ -98,8 +101,6 @@ def _open_path(host: Host, path: str) -> OpenedCase:
         return open_folder(host, path)
     if host.kind(path) != "file":
         raise CaseError(f"there is no case {path}", fix="name a .trtdx file or a case folder")
-    from trtdx.cases.case_file import MAX_FILE_BYTES
-
     with host.open(path) as stream:
         return open_body(stream.read(MAX_FILE_BYTES + 1), path)
 

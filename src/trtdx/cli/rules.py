@@ -243,5 +243,5 @@ def _draft_from_case(host: Host, case_id: str, code: str, slug: str) -> str:
 
     with opened_store(host, writes=False) as store:
         case = store.find(case_id)
-        opened = open_body(store.read_body(case), case.id)
+        opened = open_body(store.read_body(case), case.id, is_own=True)
     return draft_page(code, slug, case, opened, load_book(host))

@@ -60,7 +60,7 @@ def show_case(case_id: CaseArgument, output: ReportOptions) -> None:
 
     with _opened() as store:
         case = store.find(case_id)
-        opened = open_body(store.read_body(case), case.id)
+        opened = open_body(store.read_body(case), case.id, is_own=True)
         remarks = store.remarks(case)
         recurrence = recurrences(store, [case.group]).get(case.group)
     data = data_from_case(case) | {
