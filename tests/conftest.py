@@ -31,6 +31,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew, to be reviewed")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_store(tmp_path_factory):
+    """Keep the cases of tests out of the store of whoever runs them."""
+    os.environ["TRTDX_STORE"] = str(tmp_path_factory.mktemp("store") / "cases.sqlite")
+    os.environ.pop("TRTDX_CASE_FILES", None)
+
+
 @pytest.fixture(scope="session")
 def book() -> RuleBook:
     return load_book(RealHost())

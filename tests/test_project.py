@@ -56,9 +56,10 @@ def test_every_command_is_in_the_docs():
         "build": ("status", "doctor", "clean", "verify", "reproduce", "init"),
         "ranks": ("check", "smoke", "launch"),
         "run": ("stacks", "logs"),
+        "cases": ("list", "show", "search", "note", "resolve", "link", "export", "import", "stats"),
     }
     below = [f"{group} {name}" for group, names in groups.items() for name in names]
-    for command in ("check", "diagnose", "inspect", "explain", *groups, *below):
+    for command in ("check", "diagnose", "inspect", "explain", "mcp", *groups, *below):
         assert f"## `trtdx {command}`" in text
 
 
@@ -175,7 +176,8 @@ LAYERS = (
     ("memory", "compare", "check"),
     ("build",),
     ("run", "ranks"),
-    ("testing", "ui"),
+    ("cases",),
+    ("testing", "ui", "mcp"),
     ("cli",),
 )
 NOUN_ROOMS = {"agent", "redact"}  # as low as the nouns: the agent is loaded into other programs and knows none of us

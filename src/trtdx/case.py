@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import lzma
 import re
+import stat
+import struct
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -40,7 +42,7 @@ MAX_CASE_BYTES = 512 << 20  # a packed case is held in memory while it is read
 # What reading a damaged or hostile ZIP raises, whichever compression its members claim.
 _BAD_ARCHIVE = (
     zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, NotImplementedError, EOFError, RuntimeError,
-    OSError, ValueError, OverflowError,
+    OSError, ValueError, OverflowError, IndexError, KeyError, struct.error,
 )  # fmt: skip
 
 
@@ -106,12 +108,7 @@ class CaseWriter:
         """
         if self._host.kind(path) != "absent":
             raise CaseError(f"{path} already exists", fix="name a new file")
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in self._host.files(str(self._folder)):
-                with self._host.open(name) as stream:
-                    archive.writestr(str(Path(name).relative_to(self._folder)), stream.read())
-        self._host.write(path, packed.getvalue())
+        self._host.write(path, pack_members(read_folder(self._host, str(self._folder))))
 
     def _free_name(self, name: str) -> str:
         plain = re.sub(r"[^\w.-]+", "_", name.lstrip("/")).lstrip(".") or "log"
@@ -131,12 +128,64 @@ class Case:
     def records(self) -> list[CaseRecord]:
         """Return all whole records; a last line that was cut off by a kill is left out."""
         with self.host.open(f"{self._root}{RECORDS_FILE}") as stream:
-            lines = stream.read().splitlines()
-        return [record for record in map(_parse_record, lines) if record is not None]
+            return parse_records(stream.read())
 
     def text_paths(self) -> list[str]:
         """Return the paths, for `host`, of the texts in the case."""
         return [path for path in self.host.files(f"{self._root}files") if not path.endswith(".part")]
+
+
+def read_folder(host: Host, folder: str, max_file_bytes: int = 0) -> Iterator[tuple[str, bytes]]:
+    """Yield the redacted files of a case folder by name; what a run keeps beside them is not part of the case.
+
+    Args:
+        host: where the folder lies.
+        folder: the case.
+        max_file_bytes: of a longer file only the beginning and the end are taken; 0: all of it.
+    """
+    names = [str(Path(folder) / RECORDS_FILE), *host.files(str(Path(folder) / "files"))]
+    for name in names:
+        if Path(host.real(name)) != Path(host.real(folder)) / Path(name).relative_to(folder):
+            raise CaseError(f"{name} is a link, and a case holds none", fix="ask for the case as one .trtdx file")
+        with host.open(name) as stream:
+            yield str(Path(name).relative_to(folder)), _read_bounded(stream, host.size(name), max_file_bytes)
+
+
+def _read_bounded(stream: BinaryIO, size: int, limit: int) -> bytes:
+    if not limit or size <= limit:
+        return stream.read()
+    half = limit // 2
+    start = stream.read(half)
+    stream.seek(size - half)
+    left_out = f"\n... {size - 2 * half} bytes were left out by trtdx ...\n".encode()
+    return start[: start.rfind(b"\n") + 1 or None] + left_out + stream.read(half).partition(b"\n")[2]
+
+
+def pack_members(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return files as one `.trtdx` file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def read_members(data: bytes, path: str) -> dict[str, bytes]:
+    """Return the files in a `.trtdx` file by name; nothing is unpacked to disk.
+
+    Raises:
+        CaseError: it is no case, is damaged, or claims what a case may not hold.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = dict(_bounded_members(archive, path))
+    except _BAD_ARCHIVE as err:
+        raise CaseError(
+            f"{path} is not a readable case: {err}", fix="ask for it again, or for the case folder"
+        ) from err
+    if RECORDS_FILE not in files:
+        raise CaseError(f"{path} holds no {RECORDS_FILE}, so it is not a case")
+    return files
 
 
 def is_case(host: Host, path: str) -> bool:
@@ -150,16 +199,10 @@ def open_case(host: Host, path: str) -> Case:
     if host.kind(path) == "directory":
         return Case(path, host, str(Path(path)) + "/")
     with host.open(path) as stream:
-        data = stream.read()
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = dict(_bounded_members(archive, path))
-    except _BAD_ARCHIVE as err:
-        raise CaseError(
-            f"{path} is not a readable case: {err}", fix="ask for it again, or for the case folder"
-        ) from err
-    if RECORDS_FILE not in files:
-        raise CaseError(f"{path} holds no {RECORDS_FILE}, so it is not a case")
+        data = stream.read(MAX_CASE_BYTES + 1)
+    if len(data) > MAX_CASE_BYTES:
+        raise CaseError(f"{path} holds more than a case may hold ({MAX_CASE_BYTES >> 20} MiB)")
+    files = read_members(data, path)
     return Case(path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/")
 
 
@@ -169,8 +212,10 @@ def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str,
         raise CaseError(f"{path} claims more than a case may hold ({MAX_CASE_FILES} files, {MAX_CASE_BYTES >> 20} MiB)")
     for member in members:
         parts = PurePosixPath(member.filename).parts
-        if ".." in parts or member.filename.startswith("/"):
+        if ".." in parts or member.filename.startswith("/") or "\\" in member.filename:
             raise CaseError(f"{path} holds the name {member.filename!r}, which points outside the case")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise CaseError(f"{path} holds {member.filename!r}, which is a link or a device and not a file")
         with archive.open(member) as stream:
             content = stream.read(member.file_size + 1)
         if len(content) > member.file_size:
@@ -178,10 +223,15 @@ def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str,
         yield str(PurePosixPath(*parts)), content
 
 
+def parse_records(data: bytes) -> list[CaseRecord]:
+    """Return the whole records of `case.jsonl`."""
+    return [record for record in map(_parse_record, data.splitlines()) if record is not None]
+
+
 def _parse_record(line: bytes) -> CaseRecord | None:
     try:
         return msgspec.json.decode(line, type=CaseRecord)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -22,7 +22,7 @@ EXTRAS = {
     "numpy": "capture", "onnx": "onnx",
     "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "starlette": "ui", "tensorrt_rtx": "trt",
     "tokenizers": "torch", "torch": "torch", "transformers": "torch", "uvicorn": "ui", "xxhash": "capture",
-    "zstandard": "zstd",
+    "zstandard": "zstd", "psycopg": "postgres", "fsspec": "remote", "mcp": "mcp",
 }  # fmt: skip
 
 TENSOR_PACKAGES = ("numpy", "ml_dtypes", "xxhash")  # of everything that looks into tensors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -13,7 +13,9 @@ from trtdx.host import RealHost
 
 if TYPE_CHECKING:
     from trtdx.check.collect import CheckQuestion
+    from trtdx.check.nouns import EnvironmentRecord
     from trtdx.check.run import MendingWishes
+    from trtdx.model import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,13 +127,14 @@ def check_machine(
     save: Annotated[
         str,
         typer.Option(
-            "--save", metavar="FILE", help="Keep the facts as JSON, for --from elsewhere.", show_default=False
+            "--save",
+            metavar="[FILE]",
+            help="Keep the report in the store of cases, or the facts as JSON in a file for --from elsewhere.",
+            show_default=False,
         ),
     ] = "",
 ) -> None:
     """Say what is wrong with this machine and this Python environment, and what mends it."""
-    import msgspec
-
     from trtdx.check.collect import read_record
     from trtdx.check.mend.lock import render_dockerfile
     from trtdx.check.run import check_environment, judge_record
@@ -147,8 +150,27 @@ def check_machine(
             record = msgspec.structs.replace(record, expects_gpu=True)
         if mend.write_container:
             host.write(mend.write_container, render_dockerfile(EnvironmentView(record)).encode())
-        emit_report(judge_record(record, book), output, findings)
+        _finish_check(host, judge_record(record, book), record, save, findings, output)
     report, record = check_environment(host, environment.build_question(), book, mend.build_wishes())
-    if save:
-        host.write(save, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    _finish_check(host, report, record, save, findings, output)
+
+
+def _finish_check(
+    host: RealHost,
+    report: Report,
+    record: EnvironmentRecord,
+    save: str,
+    findings: FindingOptions,
+    output: ReportOptions,
+) -> NoReturn:
+    """Keep what was asked for, print the report and end."""
+    import msgspec
+
+    from trtdx.cli.saving import TO_STORE, store_report
+
+    facts = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    if save == TO_STORE:
+        store_report(host, "check", report, [("environment.json", facts)])
+    elif save:
+        host.write(save, facts)
     emit_report(report, output, findings)

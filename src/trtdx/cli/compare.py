@@ -21,6 +21,7 @@ from trtdx.cli.compare_options import (
 from trtdx.cli.deprecated import MovedCompareFlags
 from trtdx.cli.groups import MAIN, expand_groups, make_command_group
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
+from trtdx.cli.saving import SaveFlag, store_report
 from trtdx.compare.sides.needed_packages import need_packages
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
@@ -43,13 +44,14 @@ def run_compare(
     candidate: CandidateArgument = "",
     save_mapping: SaveMappingOption = "",
     plot: PlotOption = "",
+    save: SaveFlag = False,
 ) -> None:
     """Find the first tensor that is really wrong, not merely noisy, and which mistake made it."""
     mode = moved.choose_mode(context)
     if mode == "baseline":
         if candidate:
             raise typer.BadParameter(f"with --baseline name the model only, not also {candidate!r}")
-        compare_baseline(moved.baseline, tolerance, findings, output, reference, comparison.keep, plot)
+        compare_baseline(moved.baseline, tolerance, findings, output, reference, comparison.keep, plot, save)
     if mode == "precision_search":
         search_precision(reference, moved.precision_search, comparison, findings, output, moved.dtype)
     if not reference or not candidate:
@@ -58,7 +60,7 @@ def run_compare(
         bisect_options(reference, candidate, comparison, tolerance, findings, output, moved.option, moved.runs)
     if mode == "reduce":
         reduce_failure(reference, candidate, moved.reduce, comparison, tolerance, findings, output, save_mapping, plot)
-    _compare_sides(reference, candidate, comparison, tolerance, findings, output, save_mapping, plot)
+    _compare_sides(reference, candidate, comparison, tolerance, findings, output, save_mapping, plot, save=save)
 
 
 def reduce_failure(
@@ -90,6 +92,7 @@ def _compare_sides(
     plot: str,
     *,
     reduce_to: str = "",
+    save: bool = False,
 ) -> NoReturn:
     """Compare two sides, reduce what fails if a folder is named for it, print the report and end."""
     need_packages(reference, candidate)
@@ -108,7 +111,7 @@ def _compare_sides(
             report = _with_reduction(host, plan, report, reduce_to, book)
         except TrtdxError as err:
             failed = err
-    _finish_comparison(report, plot, findings, output, failed=failed)
+    _finish_comparison(report, plot, findings, output, failed=failed, save=save)
 
 
 def bisect_options(
@@ -174,6 +177,7 @@ def compare_baseline(
     ] = "",
     keep: KeepOption = "",
     plot: PlotOption = "",
+    save: SaveFlag = False,
 ) -> NoReturn:
     """Run what a capture is of once more, and say what changed since: for CI."""
     need_packages(model, "")
@@ -190,7 +194,7 @@ def compare_baseline(
         tolerance=tolerance.build_tolerances(),
         progress=_show_progress,
     )
-    _finish_comparison(report, plot, findings, output)
+    _finish_comparison(report, plot, findings, output, save=save)
 
 
 def search_precision(
@@ -234,8 +238,9 @@ def _finish_comparison(
     output: ReportOptions,
     *,
     failed: TrtdxError | None = None,
+    save: bool = False,
 ) -> NoReturn:
-    """Draw the plot, print the report and end; what failed after the answer was known is told behind it."""
+    """Draw the plot, keep the run where asked, print the report and end; what failed after the answer was known is told behind it."""
     from trtdx.compare.report.comparison_report import ComparisonReport
 
     compared = report if isinstance(report, ComparisonReport) else None
@@ -246,6 +251,8 @@ def _finish_comparison(
             write_picture(compared, plot)
         except TrtdxError as err:
             failed = err
+    if save:
+        store_report(RealHost(), "compare", report)
     is_empty = compared is not None and not compared.findings and not compared.compared
     try:
         emit_report(report, output, findings, status=2 if is_empty else None)

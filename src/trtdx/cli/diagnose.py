@@ -40,8 +40,8 @@ def diagnose_logs(
         str,
         typer.Option(
             "--save",
-            metavar="CASE",
-            help="Keep the redacted logs and the report as a case: a new folder, or one file NAME.trtdx.",
+            metavar="[CASE]",
+            help="Keep the redacted logs and the report: in the store, or as a new folder or file NAME.trtdx.",
             show_default=False,
         ),
     ] = "",

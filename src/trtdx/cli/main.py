@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, check, compare, diagnose, explain, inspect, memory, ranks, rules, run, view
+from trtdx.cli import capture, cases, check, compare, diagnose, explain, inspect, mcp, memory, ranks, rules, run, view
 from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
+from trtdx.cli.saving import LogSavingCommand, SavingCommand
 from trtdx.errors import TrtdxError
 from trtdx.optional import explain_missing_extras
 from trtdx.version import __version__
@@ -24,8 +25,10 @@ app = typer.Typer(
     epilog="Example: trtdx diagnose server.log",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("check", epilog="Example: trtdx check --python .venv/bin/python")(expand_groups(check.check_machine))
-app.command("diagnose", epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(
+app.command("check", cls=SavingCommand, epilog="Example: trtdx check --python .venv/bin/python")(
+    expand_groups(check.check_machine)
+)
+app.command("diagnose", cls=LogSavingCommand, epilog="Example: mpirun -n 4 ... 2>&1 | trtdx diagnose -")(
     expand_groups(diagnose.diagnose_logs)
 )
 app.command("inspect", epilog="Example: trtdx inspect ./engine ./model --runtime 1.2.1 --gpu L40S")(
@@ -39,6 +42,8 @@ app.add_typer(compare.app, name="compare")
 app.add_typer(run.app, name="run")
 app.command("view", epilog="Example: trtdx view ./cases")(view.view_cases)
 app.command("report", epilog="Example: trtdx report ./case -o case.html")(view.write_report)
+app.add_typer(cases.app, name="cases")
+app.command("mcp", epilog="Example: trtdx mcp --root ~/deployments")(mcp.serve_assistant)
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 

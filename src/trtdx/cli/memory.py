@@ -21,6 +21,7 @@ from trtdx.cli.memory_options import (
     make_flag,
 )
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
+from trtdx.cli.saving import SaveFlag, read_attachments, store_report
 from trtdx.host import RealHost
 from trtdx.optional import require_packages
 
@@ -90,12 +91,13 @@ def explain_log(
     findings: FindingOptions,
     output: ReportOptions,
     model: ModelOption = "",
+    save: SaveFlag = False,
 ) -> NoReturn:
     """Rebuild the ledger of a run from its logs, and say which allocation failed.
 
     With --model and the flags of the run, what the logs do not say is planned.
     """
-    _read_logs(words, setup, serving, findings, output, model, learns=False)
+    _read_logs(words, setup, serving, findings, output, model, learns=False, save=save)
 
 
 def calibrate_machine(
@@ -155,13 +157,14 @@ def _read_logs(
     model: str,
     *,
     learns: bool,
+    save: bool = False,
 ) -> NoReturn:
     """Report on the logs among the words; the rest of the words are flags of the run."""
     host = RealHost()
     logs, flags = _split_logs(words)
     setup.check_logs_model(model, serving, flags)
     question = setup.build_question(host, model, serving, flags)
-    _report_logs(host, logs, question, findings, output, learns=learns)
+    _report_logs(host, logs, question, findings, output, learns=learns, save=save)
 
 
 def _report_logs(
@@ -172,6 +175,7 @@ def _report_logs(
     output: ReportOptions,
     *,
     learns: bool,
+    save: bool = False,
 ) -> NoReturn:
     """Read logs for what they say of memory, print the report and end."""
     from trtdx.memory.logs.reports import calibration_report, log_report
@@ -182,6 +186,8 @@ def _report_logs(
         if learns
         else log_report(host, question, book, tuple(logs))
     )
+    if save:
+        store_report(host, "memory", report, read_attachments(host, logs))
     emit_report(report, output, findings)
 
 

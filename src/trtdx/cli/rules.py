@@ -205,6 +205,10 @@ def start_page(
     code: Annotated[str, typer.Argument(help="A code nobody uses, such as ACME001.")],
     slug: Annotated[str, typer.Argument(help="Names what is wrong, in words joined by hyphens.")],
     folder: Annotated[str, typer.Option("--in", metavar="DIR", help="Where to write the page.")] = ".",
+    from_case: Annotated[
+        str,
+        typer.Option("--from-case", metavar="ID", help="Draft it from this resolved case.", show_default=False),
+    ] = "",
 ) -> None:
     """Start a rule page that passes `rules check`, ready to be filled in."""
     from trtdx.knowledge.load import load_book
@@ -216,9 +220,28 @@ def start_page(
         raise InputError(f"{path} already exists", fix="choose another code, or edit that page")
     if load_book(host).has_rule(code) or load_book(host).has_rule(slug):
         raise InputError(f"{code} or {slug} is taken by a packaged rule", fix="trtdx rules list")
-    text = NEW_PAGE.replace("CODE", code).replace("SLUG", slug)
+    text = (
+        _draft_from_case(host, from_case, code, slug)
+        if from_case
+        else NEW_PAGE.replace("CODE", code).replace("SLUG", slug)
+    )
     _, problems = check_page(text, path)
-    if problems:
+    if problems and not from_case:
         raise InputError(problems[0].message)
     host.write(path, text.encode())
     write_output(f"{path}\n")
+    if from_case:  # what a draft still lacks is for its author to see and mend
+        problems = _find_page_problems(host, path, run_code=False)[1]
+        write_output("".join(f"{problem}\n" for problem in problems if not problem.is_note))
+
+
+def _draft_from_case(host: Host, case_id: str, code: str, slug: str) -> str:
+    from trtdx.cases.case_file import open_body
+    from trtdx.cases.draft_page import draft_page
+    from trtdx.cases.store import opened_store
+    from trtdx.knowledge.load import load_book
+
+    with opened_store(host, writes=False) as store:
+        case = store.find(case_id)
+        opened = open_body(store.read_body(case), case.id, is_own=True)
+    return draft_page(code, slug, case, opened, load_book(host))

@@ -12,6 +12,7 @@ import typer
 
 from trtdx.cli.groups import make_command_group
 from trtdx.cli.output import Color, write_output
+from trtdx.cli.saving import store_folder
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def run_supervised(
             "--on-failure", metavar="rerun", help="Run again with --sync --trace and compare.", show_default=False
         ),
     ] = "",
+    save: Annotated[
+        bool, typer.Option("--save/--no-save", help="Whether the run is kept in the store of cases (trtdx cases).")
+    ] = True,
     color: Annotated[Color, typer.Option("--color", help="When to colour.")] = Color.AUTO,
 ) -> None:
     """Run a command as it is, watch every process of it, and say which rank failed first and why."""
@@ -78,7 +82,7 @@ def run_supervised(
         watch_nan=watch == "nan",
         shapes=shapes,
     )
-    raise typer.Exit(_supervise(request, color, rerun=on_failure == "rerun"))
+    raise typer.Exit(_supervise(request, color, rerun=on_failure == "rerun", save=save))
 
 
 app.command(
@@ -119,7 +123,7 @@ def _new_case() -> str:
     return str(state_folder(RealHost()) / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
 
 
-def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
+def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) -> int:
     from trtdx.knowledge.load import load_book
     from trtdx.run.job.supervise import CommandStartError
     from trtdx.run.rerun import run_again
@@ -135,6 +139,8 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
     if rerun and result.status:
         report = run_again(host, request, result, lambda: load_book(host), Path(request.case, "live"))
     _show(report, request.case, color)
+    if save:
+        store_folder(host, "run", request.case)
     return result.status
 
 

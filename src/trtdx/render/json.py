@@ -14,7 +14,12 @@ _TERMINAL_CONTROL = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 
 def render_json(report: Report, *, one_line: bool = False) -> str:
-    text = msgspec.json.format(msgspec.json.encode(report), indent=-1 if one_line else 2).decode() + "\n"
+    return render_data(report, one_line=one_line)
+
+
+def render_data(data: Any, *, one_line: bool = False) -> str:
+    """Return any answer as JSON that drives no terminal."""
+    text = msgspec.json.format(msgspec.json.encode(data), indent=-1 if one_line else 2).decode() + "\n"
     return _TERMINAL_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
