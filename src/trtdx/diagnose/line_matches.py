@@ -17,7 +17,6 @@ from trtdx.rule import RuleKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
     from typing import TypeVar
 
     from trtdx.diagnose.flood_limits import WorkBudget

@@ -7,15 +7,11 @@ is refused. What merely grows with a power of a line's length is bounded by the 
 from __future__ import annotations
 
 import string
-import warnings
 from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # there is no public way to read a parsed pattern
-    import sre_constants
-    import sre_parse
+from trtdx.knowledge.literals import sre_constants, sre_parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -54,5 +54,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 def state_folder(host: Host) -> Path:
     """Return where cases of supervised runs are kept: a folder of the user's that all nodes of a cluster can see."""
     environment = host.environment()
-    base = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME") or "/tmp", ".local/state"))  # noqa: S108
+    if not (environment.get("XDG_STATE_HOME") or environment.get("HOME")):
+        return Path("trtdx-runs")  # where it was started: others can write to a shared folder for temporary files
+    base = environment.get("XDG_STATE_HOME") or str(Path(environment["HOME"], ".local/state"))
     return Path(base, "trtdx", "runs")
