@@ -140,8 +140,10 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
 
 def _show(report: Report, case: str, color: Color) -> None:
     """Print the report to standard error: standard output is the command's."""
+    from trtdx.redact import redact_report
     from trtdx.render import render_text
 
+    report = redact_report(report)
     text = f"trtdx: {report.summary.text}\n"
     if report.findings or report.sections:
         is_coloured = color is Color.ALWAYS or (

@@ -7,11 +7,17 @@ is refused. What merely grows with a power of a line's length is bounded by the 
 from __future__ import annotations
 
 import string
+import sys
 from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from trtdx.knowledge.literals import sre_constants, sre_parse
+if sys.version_info >= (3, 11):  # as in `literals.py`
+    from re import _constants as sre_constants  # type: ignore[attr-defined]
+    from re import _parser as sre_parse  # type: ignore[attr-defined]
+else:
+    import sre_constants
+    import sre_parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
