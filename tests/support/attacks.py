@@ -22,13 +22,17 @@ from trtdx.redact import redact_report, redact_secrets
 from trtdx.render import render_json, render_text
 
 ROOT = Path(__file__).parent.parent.parent
+SMALL = {  # files are copied for every round
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
 COMMAND = "#!/bin/sh\nexport HF_HOME=/m\nmpirun -n 2 trtllm-serve /m/model --tp_size 2 --max_batch_size 8 --port 8000\n"
 
 
 def make_seeds(folder: Path) -> None:
     """Write one artifact of each kind that `inspect`, `memory` and `diagnose` read."""
-    make_hf_model(folder / "model", shards=1)
-    make_engine(folder / "engine")
+    make_hf_model(folder / "model", shards=1, **SMALL)
+    make_engine(folder / "engine", **SMALL)
     make_triton(folder / "triton", str(folder / "engine"), str(folder / "model"))
     make_llm_args(folder / "args.yaml")
     shutil.copy(ROOT / "examples/tiny/rotary-mistake.onnx", folder / "model.onnx")

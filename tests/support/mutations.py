@@ -28,6 +28,9 @@ ODD_BYTES = [
 ]
 
 
+MOST_BYTES = 64 << 20
+
+
 def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
     """Return bytes with some flipped, cut out, doubled or put in."""
     buffer = bytearray(data)
@@ -131,7 +134,7 @@ def mutate_file(path: Path, rng: random.Random) -> None:
 
 def mutate_folder(folder: Path, rng: random.Random) -> str:
     """Mutate one or two files below a folder, and return their names."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size < MOST_BYTES)
     picked = rng.sample(files, min(len(files), rng.randint(1, 2)))
     for path in picked:
         mutate_file(path, rng)

@@ -122,6 +122,7 @@ def _new_case() -> str:
 def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
     from trtdx.knowledge.load import load_book
     from trtdx.run.job.supervise import CommandStartError
+    from trtdx.redact import redact_secrets
     from trtdx.run.rerun import run_again
     from trtdx.run.run import run_command
 
@@ -129,7 +130,7 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
     try:
         result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
     except CommandStartError as err:
-        sys.stderr.write(f"trtdx: {err}\n")
+        sys.stderr.write(f"trtdx: {redact_secrets(str(err))}\n")
         return err.status
     report = result.report
     if rerun and result.status:
