@@ -121,8 +121,8 @@ def _new_case() -> str:
 
 def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
     from trtdx.knowledge.load import load_book
-    from trtdx.run.job.supervise import CommandStartError
     from trtdx.redact import redact_secrets
+    from trtdx.run.job.supervise import CommandStartError
     from trtdx.run.rerun import run_again
     from trtdx.run.run import run_command
 

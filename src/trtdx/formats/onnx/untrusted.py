@@ -35,7 +35,7 @@ def _turns_without_end(node: Any, counts: dict[str, Any]) -> int:
     body = next((attribute.g for attribute in node.attribute if attribute.name == "body"), None)
     if body is None or len(body.input) < 2 or not body.output or not node.input or node.input[0] not in counts:
         return 0
-    makers = {output: made for made in body.node for output in made.output}
+    makers = {output: maker for maker in body.node for output in maker.output}
     name = body.output[0].name
     while (maker := makers.get(name)) is not None and maker.op_type == "Identity":
         name = maker.input[0]
