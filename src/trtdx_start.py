@@ -15,6 +15,8 @@ def main() -> None:
     """Run the command line."""
     if sys.argv[1:2] == ["check"] and os.environ.get("PYTHONPATH") and not sys.flags.ignore_environment:
         os.execv(sys.executable, [sys.executable, "-E", "-c", AGAIN, *sys.argv[1:]])  # noqa: S606
-    from trtdx.cli.main import main as run_command
-
+    try:
+        from trtdx.cli.main import main as run_command
+    except KeyboardInterrupt:  # Ctrl-C comes first of all while modules are loaded
+        sys.exit(130)
     run_command()

@@ -50,7 +50,7 @@ def test_every_command_is_in_the_docs():
     text = (ROOT / "docs" / "cli.md").read_text()
     groups = {
         "rules": ("list", "show", "check", "new"),
-        "capture": ("show", "query", "import", "export", "replay", "build"),
+        "capture": ("show", "query", "verify", "import", "export", "replay", "build"),
         "compare": ("bisect", "reduce", "baseline", "precision"),
         "memory": ("frontier", "log", "calibrate"),
         "build": ("status", "doctor", "clean", "verify", "reproduce", "init"),

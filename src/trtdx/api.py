@@ -135,6 +135,7 @@ def inspect(
     from trtdx.inspect.run import InspectQuestion
     from trtdx.inspect.run import inspect_artifacts as inspect_artifacts
     from trtdx.knowledge.load import load_book
+    from trtdx.redact import redact_report
 
     host = RealHost()
     question = InspectQuestion(
@@ -145,7 +146,7 @@ def inspect(
         compare_with=str(against),
         requests=requests_from_flags(host, list(requests), ""),
     )
-    return inspect_artifacts(host, question, load_book(host, list(map(str, rules))))
+    return redact_report(inspect_artifacts(host, question, load_book(host, list(map(str, rules)))))
 
 
 def memory(

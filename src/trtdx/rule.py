@@ -13,7 +13,7 @@ from trtdx.errors import RulePageError, UnknownNameError
 from trtdx.model import Fix, Severity, Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 PAGE_SECTIONS = ("Why it happens", "What to do", "How to verify")
 LOG_EXAMPLES = ("Fires on", "Stays silent on")
@@ -71,9 +71,11 @@ class DescriptionPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     none: tuple[str, ...] = ()
     confidence: float = 0.5
 
-    def matches_description(self, text: str) -> bool:
-        return all(compile_description_regex(part).search(text) for part in self.all) and not any(
-            compile_description_regex(part).search(text) for part in self.none
+    def matches_description(
+        self, text: str, search: Callable[[re.Pattern[str], str], re.Match[str] | None] = re.Pattern.search
+    ) -> bool:
+        return all(search(compile_description_regex(part), text) for part in self.all) and not any(
+            search(compile_description_regex(part), text) for part in self.none
         )
 
 

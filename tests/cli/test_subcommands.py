@@ -14,7 +14,7 @@ from trtdx.version import __version__
 ROOT = Path(__file__).parent.parent.parent
 LOG = ROOT / "examples" / "logs" / "serve-out-of-memory.log"
 GROUPS = {
-    "capture": ("show", "query", "import", "export", "replay", "build"),
+    "capture": ("show", "query", "verify", "import", "export", "replay", "build"),
     "compare": ("bisect", "reduce", "baseline", "precision"),
     "memory": ("frontier", "log", "calibrate"),
 }

@@ -23,7 +23,8 @@ from trtdx.engines.generate import cache_outputs_by_input, complete_feeds
 from trtdx.engines.generation_state import GenerationState, Sampling
 from trtdx.engines.open_engine import EngineOptions, choose_engine, find_model, open_engine, select_places
 from trtdx.errors import InputError, UnknownNameError
-from trtdx.model import Report, Section, Summary
+from trtdx.knowledge.violation import Violation, finding_from
+from trtdx.model import Evidence, Report, Section, Summary, headline_from_findings
 from trtdx.tensors.feeds import check_feeds
 from trtdx.tensors.taps import parse_selector
 from trtdx.words import abbreviate_list, format_count
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from trtdx.rule import RuleBook
 
 MAX_STEP_ROWS = 16
+VALUES_DAMAGED = "DX1280"
 DEFAULT_TOKENS = 8  # are generated where nobody says how many
 MODULE_SELECTOR = "** & is:module"
 
@@ -343,6 +345,27 @@ def selected_records(capture: Capture, selector: str, steps: str) -> list[Tensor
         for record in capture.records()
         if record.kept and record.place in chosen and step_ranges.has(record.step)
     ]
+
+
+def verify_capture(path: str, book: RuleBook) -> Report:
+    """Return the report on whether all values of a capture are what was captured; the tensors that are not are named."""
+    with open_capture(path) as capture:
+        damaged = list(capture.damaged_records())
+        kept = sum(record.kept for record in capture.records())
+        partial = capture.partial
+    if not damaged:
+        return Report(
+            Summary(f"{path}: the values of {format_count(kept, 'tensor')} are what was captured", partial=partial)
+        )
+    first = damaged[0]
+    values = {"tensor": first.name, "step": first.step, "rank": first.rank, "count": len(damaged), "kept": kept}
+    evidence = Evidence(
+        f"{path}: step {first.step}, {first.name}", "the values' hash is another than when they were captured"
+    )
+    finding = finding_from(book.get(VALUES_DAMAGED), Violation((evidence,), values))
+    rows = tuple((record.name, record.step, record.rank) for record in damaged)
+    section = Section("damaged", "Damaged values", ("tensor", "step", "rank"), rows)
+    return Report(Summary(headline_from_findings([finding]), partial=partial), (finding,), (section,))
 
 
 def open_capture(path: str | Path) -> Capture:

@@ -135,6 +135,8 @@ def check_machine(
     ] = "",
 ) -> None:
     """Say what is wrong with this machine and this Python environment, and what mends it."""
+    import msgspec
+
     from trtdx.check.collect import read_record
     from trtdx.check.mend.lock import render_dockerfile
     from trtdx.check.run import check_environment, judge_record

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from typing import Annotated
@@ -12,7 +14,7 @@ from trtdx.cli import capture, cases, check, compare, diagnose, explain, inspect
 from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.cli.saving import LogSavingCommand, SavingCommand
-from trtdx.errors import TrtdxError
+from trtdx.errors import InputError, TrtdxError
 from trtdx.optional import explain_missing_extras
 from trtdx.version import __version__
 
@@ -48,6 +50,9 @@ app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_ru
 app.add_typer(rules.app, name="rules")
 
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
+
+
 def _print_version(is_given: bool) -> None:
     if is_given:
         print(f"trtdx {__version__}")
@@ -66,9 +71,11 @@ def show_root(
 
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
+    _open_closed_streams()
     try:
         with explain_missing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
-            app(prog_name="trtdx")
+            status = app(prog_name="trtdx", standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
     except TrtdxError as err:
         _print_error(err)
         sys.exit(2)
@@ -78,9 +85,35 @@ def main() -> None:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    except Exception:
-        _print_bug()
-        sys.exit(2)
+    except Exception as err:
+        sys.exit(_explain_failure(err))
+
+
+def _open_closed_streams() -> None:
+    """Put the null device where a standard stream is closed; else the next file that is opened would take its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _explain_failure(err: Exception) -> int:
+    """Print what went wrong, and return the exit status: 2, because 1 says that something is wrong with the model."""
+    if hasattr(err, "format_message") and hasattr(err, "show"):  # a wrong option, from whichever click typer has
+        from trtdx.redact import redact_secrets
+
+        err.message = redact_secrets(str(getattr(err, "message", "")))  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            err.show()
+    elif isinstance(err, OSError) and err.errno in _DISK_ERRORS:
+        _print_error(InputError(f"cannot write: {err.strerror}", fix="free some space, or send the output elsewhere"))
+    else:
+        with contextlib.suppress(OSError):
+            _print_bug()
+    return 2
 
 
 def _print_error(err: TrtdxError) -> None:
@@ -88,16 +121,19 @@ def _print_error(err: TrtdxError) -> None:
     from trtdx.redact import redact_secrets
     from trtdx.render.text import printable_text
 
-    print(f"error: {printable_text(redact_secrets(err.message), lines=True)}", file=sys.stderr)
-    if err.fix:
-        print(f"  = fix: {printable_text(redact_secrets(err.fix), lines=True)}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk takes the words, never the status
+        print(f"error: {printable_text(redact_secrets(err.message), lines=True)}", file=sys.stderr)
+        if err.fix:
+            print(f"  = fix: {printable_text(redact_secrets(err.fix), lines=True)}", file=sys.stderr)
 
 
 def _print_bug() -> None:
-    """Print the traceback of a mistake of ours; its status is 2, because 1 says that something is wrong with the model."""
+    """Print the traceback of a mistake of ours, without the secrets that messages in it may quote."""
     import traceback
 
-    traceback.print_exc()
+    from trtdx.redact import redact_secrets
+
+    print(redact_secrets(traceback.format_exc()), file=sys.stderr)
     print(f"error: this is a bug in trtdx {__version__}, not in what it looked at", file=sys.stderr)
     print(
         "  = fix: report it with the lines above and the command; what trtdx printed before holds",

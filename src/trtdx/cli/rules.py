@@ -17,6 +17,8 @@ from trtdx.host import RealHost
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trtdx.host import Host
     from trtdx.rule import PageProblem, Rule
 
@@ -136,10 +138,12 @@ def _find_page_problems(host: Host, folder: str, *, run_code: bool) -> tuple[lis
     rules, problems = check_pages(host, folder)
     if not rules and not problems:
         raise _no_pages(folder)
+    packaged = list(load_book(host))
+    problems += _reused_names(rules, packaged)
     unreadable = {problem.path for problem in problems}
     sound = [rule for rule in rules if rule.path not in unreadable]
     names = {name for rule in rules for name in (rule.code, rule.slug)}  # stand in for the packaged ones
-    others = [rule for rule in load_book(host) if not names.intersection((rule.code, rule.slug))]
+    others = [rule for rule in packaged if not names.intersection((rule.code, rule.slug))]
     book = RuleBook([*others, *sound])
     texts = dict(read_pages(host, folder))
     return rules, [
@@ -151,6 +155,25 @@ def _find_page_problems(host: Host, folder: str, *, run_code: bool) -> tuple[lis
         *check_claims(sound, texts),
         *check_sources(sound),
     ]
+
+
+def _reused_names(rules: Sequence[Rule], packaged: Sequence[Rule]) -> list[PageProblem]:
+    """Return the pages whose code or slug is another page's, which no book takes; the same page elsewhere is no other."""
+    from trtdx.rule import PageProblem
+
+    owners: dict[str, Rule] = {}
+    for rule in packaged:
+        owners |= {rule.code: rule, rule.slug: rule}
+    problems: list[PageProblem] = []
+    pages: dict[str, Rule] = {}
+    for rule in rules:
+        for name in (rule.code, rule.slug):
+            other = pages.setdefault(name, rule)
+            if other is rule and name in owners and (owners[name].code, owners[name].slug) != (rule.code, rule.slug):
+                other = owners[name]
+            if other is not rule:
+                problems.append(PageProblem(rule.path, 1, f"{name} is claimed by {other.path} too: give it a new name"))
+    return problems
 
 
 def ask_trtdx(words: list[str]) -> list[str]:

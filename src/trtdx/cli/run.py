@@ -125,6 +125,7 @@ def _new_case() -> str:
 
 def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) -> int:
     from trtdx.knowledge.load import load_book
+    from trtdx.redact import redact_secrets
     from trtdx.run.job.supervise import CommandStartError
     from trtdx.run.rerun import run_again
     from trtdx.run.run import run_command
@@ -133,7 +134,7 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) ->
     try:
         result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
     except CommandStartError as err:
-        sys.stderr.write(f"trtdx: {err}\n")
+        sys.stderr.write(f"trtdx: {redact_secrets(str(err))}\n")
         return err.status
     report = result.report
     if rerun and result.status:
@@ -146,8 +147,10 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) ->
 
 def _show(report: Report, case: str, color: Color) -> None:
     """Print the report to standard error: standard output is the command's."""
+    from trtdx.redact import redact_report
     from trtdx.render import render_text
 
+    report = redact_report(report)
     text = f"trtdx: {report.summary.text}\n"
     if report.findings or report.sections:
         is_coloured = color is Color.ALWAYS or (

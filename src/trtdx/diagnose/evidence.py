@@ -39,7 +39,7 @@ _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": ope
 _NUMBER = r"(?:0\.(?:[5-9]|1\d|2[01])|1\.[0-3])"
 _SUFFIX = r"(?:\.?(?:dev\d*|rc\d+|post\d+))*"
 _RELEASE = re.compile(
-    rf"(?i)(?:(?P<package>[a-z][\w-]*)[ =:@>~v`*\"'-]{{0,6}})?(?<![\d.])v?(?P<full>{_NUMBER}\.\d{_SUFFIX})(?![\d.]*\d|%)"
+    rf"(?i)(?:(?P<package>[a-z][\w-]{{0,60}})[ =:@>~v`*\"'-]{{0,6}})?(?<![\d.])v?(?P<full>{_NUMBER}\.\d{_SUFFIX})(?![\d.]*\d|%)"
     rf"|(?:tensor ?rt[-_ ]?llm\w*|trt-?llm|version|release)[ =:@v`*\"'(-]{{1,6}}(?P<short>{_NUMBER}{_SUFFIX})(?![\d.]*\d|%)"
 )
 _IMAGE_TAG = re.compile(r"\b(\d\d\.\d\d)-trtllm-python")
@@ -73,6 +73,7 @@ def findings_from_evidence(sources: Sequence[SourceFacts], text: str, book: Rule
         WeighedFinding(_finding_from_evidence(rule, best[1], best[0], report, sources[0].name), best[1].over)
         for rule, best in _best_evidence(report, book, releases)
     ]
+    sources[0].late_searches += report.searches.late
     return sorted(weighed, key=lambda cause: -cause.finding.confidence)
 
 
@@ -121,12 +122,13 @@ def _is_in_report(pattern: EvidencePattern, report: ReportText) -> bool:
     return (
         any(word in report.lower for word in pattern.mentions)
         and all(_search_part(part, report) for part in pattern.all)
-        and not any(_compile_evidence(part).search(report.stated) for part in pattern.none)
+        and not any(report.searches.search(_compile_evidence(part), report.stated) for part in pattern.none)
     )
 
 
 def _search_part(part: str, report: ReportText) -> re.Match[str] | None:
-    return _compile_evidence(part).search(report.complaints if is_complaint(part) else report.stated)
+    text = report.complaints if is_complaint(part) else report.stated
+    return report.searches.search(_compile_evidence(part), text)
 
 
 @cache

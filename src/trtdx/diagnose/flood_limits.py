@@ -17,6 +17,7 @@ _LINE_WORK, _LINE_PATTERNS = (
     12,
 )  # what any line costs beside: redaction and peeling are like a dozen patterns
 _SKIPPED_WORK = 1200  # what a line costs whose shape is known
+_SLOW_WORK = 1_000_000  # what a pattern costs that had to be stopped
 
 
 class WorkBudget:
@@ -31,6 +32,9 @@ class WorkBudget:
 
     def spend_on_known_shape(self) -> None:
         self._spend(_SKIPPED_WORK)
+
+    def spend_on_slow_pattern(self) -> None:
+        self._spend(_SLOW_WORK)
 
     def _spend(self, work: int) -> None:
         self._work_left -= work

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from trtdx.cpu_limit import CpuLimit, OutOfTimeError
 from trtdx.diagnose.lines import LogSegment, decode_text
 from trtdx.diagnose.memory_lines import BLOCK_HEAD, BLOCK_LINES, MAX_MEMORY_LINES, mentions_memory
 from trtdx.diagnose.nouns import LogEvent, LogRegex, RuleMatch, SourceFacts
@@ -16,8 +17,11 @@ from trtdx.rule import RuleKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
 
     from trtdx.diagnose.flood_limits import WorkBudget
+
+    _Found = TypeVar("_Found")
 
 KEPT_MATCHES = 40  # per pattern and source; more of the same teach nothing
 COUNTED_MATCHES = 400
@@ -28,6 +32,10 @@ KEPT_SHAPES = 20_000
 NEIGHBOUR_LINES = 20
 NEIGHBOUR_BYTES = 6 << 10  # on either side
 LAST_LINES = 5
+PATTERN_SECONDS = (
+    0.015  # of processor time for the patterns of one line, and then half of that for those after a slow one
+)
+MAX_LATE_LINES = 20  # that a pattern may have worked too long on before it is given up in this source
 
 # What makes a line worth quoting when no rule knows it.
 # Words in the name of a file or an option, and counts of zero, say nothing.
@@ -130,14 +138,37 @@ class LineMatcher:
 
     def _possible_patterns(self, pattern_numbers: set[int], line: str, message: str) -> list[int]:
         """Return the patterns still looked for that fit the line as it is written; those over several lines may."""
-        lower, possible = line.lower(), []
-        for number in sorted(pattern_numbers):
-            pattern = self._patterns[number]
-            if self._match_counts[number] >= COUNTED_MATCHES:
-                continue
-            if pattern.is_multiline or (pattern.may_match(lower) and _search_pattern(pattern, message, line)):
-                possible.append(number)
-        return possible
+        lower = line.lower()
+        open_numbers = [number for number in sorted(pattern_numbers) if self._match_counts[number] < COUNTED_MATCHES]
+        multiline = [number for number in open_numbers if self._patterns[number].is_multiline]
+        matches = self._search_in_time(
+            [number for number in open_numbers if number not in multiline and self._patterns[number].may_match(lower)],
+            lambda pattern: _search_pattern(pattern, message, line),
+        )
+        return sorted([*multiline, *(number for number, _ in matches)])
+
+    def _search_in_time(
+        self, numbers: Sequence[int], search: Callable[[LogRegex], _Found | None]
+    ) -> list[tuple[int, _Found]]:
+        """Return what a search finds with each pattern; one that works too long is passed over and noted."""
+        late = self._facts.late_patterns
+        queue = iter([(n, self._patterns[n]) for n in numbers if late[self._patterns[n]] < MAX_LATE_LINES])
+        results: list[tuple[int, _Found]] = []
+        for number in numbers:
+            self._patterns[number].compile()  # which would count as its search
+        for seconds in (PATTERN_SECONDS, PATTERN_SECONDS / 2):
+            pattern = None
+            try:
+                with CpuLimit(seconds):
+                    for number, pattern in queue:
+                        if (match := search(pattern)) is not None:
+                            results.append((number, match))
+                break
+            except OutOfTimeError:
+                self._budget.spend_on_slow_pattern()
+                late.update([pattern] if pattern else [])
+        late.update(pattern for _, pattern in queue)  # not tried at all
+        return results
 
     def _event_at(self, segment: LogSegment, begin: int, line: str) -> LogEvent:
         clean, peeled = self._clean(line)
@@ -161,7 +192,8 @@ class LineMatcher:
     def match_loose_conditions(self, text: str, loose: Iterable[int]) -> None:
         """Try conditions that have no fixed text."""
         self._facts.conditions.update(
-            self._patterns[number].text for number in loose if self._patterns[number].regex.search(text)
+            self._patterns[number].text
+            for number, _ in self._search_in_time(list(loose), lambda pattern: pattern.regex.search(text))
         )
 
     def _redact_and_peel(self, line: str) -> tuple[str, PeeledLine]:
@@ -211,17 +243,23 @@ class LineMatcher:
         self, pattern_numbers: Sequence[int], segment: LogSegment, begin: int, event: LogEvent
     ) -> Iterable[int]:
         """Yield the patterns that this line holds."""
-        around = None
-        for number in pattern_numbers:
-            pattern = self._patterns[number]
+        needs_neighbours = any(self._patterns[number].is_multiline for number in pattern_numbers)
+        around = self._neighbourhood(segment, begin, event.line) if needs_neighbours else None
+
+        def search(pattern: LogRegex) -> tuple[re.Match[str], LogEvent] | None:
             if pattern.is_multiline:
-                around = around or self._neighbourhood(segment, begin, event.line)
-                if (there := _search_multiline(pattern, around, event)) is not None:
-                    self._keep_match(number, *there)
-                    yield number
-            elif match := _search_pattern(pattern, event.peeled.message, event.text):
-                self._keep_match(number, match, event)
-                yield number
+                return _search_multiline(pattern, around, event) if around else None
+            match = _search_pattern(pattern, event.peeled.message, event.text)
+            return (match, event) if match else None
+
+        fitting = [n for n in pattern_numbers if around is None or self._fits_neighbours(n, around)]
+        for number, match in self._search_in_time(fitting, search):
+            self._keep_match(number, *match)
+            yield number
+
+    def _fits_neighbours(self, number: int, around: _Neighbourhood) -> bool:
+        pattern = self._patterns[number]
+        return not pattern.is_multiline or pattern.may_match(around.lower)
 
     def _neighbourhood(self, segment: LogSegment, begin: int, line: int) -> _Neighbourhood:
         lines, before = _neighbour_lines(segment, begin)
@@ -303,8 +341,6 @@ def _search_pattern(pattern: LogRegex, message: str, line: str) -> re.Match[str]
 def _search_multiline(
     pattern: LogRegex, neighbourhood: _Neighbourhood, event: LogEvent
 ) -> tuple[re.Match[str], LogEvent] | None:
-    if not pattern.may_match(neighbourhood.lower):
-        return None
     match = pattern.regex.search(neighbourhood.text)
     if match is None:
         return None

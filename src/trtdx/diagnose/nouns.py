@@ -54,6 +54,9 @@ class LogRegex:
 
     @property
     def regex(self) -> re.Pattern[str]:
+        return self._regex or self.compile()
+
+    def compile(self) -> re.Pattern[str]:
         if self._regex is None:  # most patterns never meet their text, so most are never compiled
             self._regex = compile_pattern(self.text)
         return self._regex
@@ -67,6 +70,8 @@ class SourceFacts:
         self.matches: list[RuleMatch] = []
         self.counts: Counter[str] = Counter()  # code -> lines
         self.is_sampled = False  # so many lines were hit that not all were looked at: counts are lower bounds
+        self.late_patterns: Counter[LogRegex] = Counter()  # pattern -> lines on which it was not tried in time
+        self.late_searches = 0  # of the text as a whole that were not done in time
         self.conditions: set[str] = set()
         self.harmless_lines: dict[int, LogPattern] = {}
         self.salient_events: list[LogEvent] = []

@@ -10,6 +10,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from trtdx.cpu_limit import TimedSearches
 from trtdx.diagnose.cause import ERROR_LEVELS
 from trtdx.diagnose.line_matches import SALIENT
 from trtdx.diagnose.prefixes import peel_line
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _SWITCHED_OFF = re.compile(
-    r"(?i)[\w.\"']+\s*[=:]\s*(?:none|null|false|\[\]|\{\}|'')(?![\w.])|[\w.]*(?:parallel_size|(?:tp|pp|ep|cp)_size)\s*[=: ]\s*1\b"
+    r"(?i)(?<![\w.\"'])[\w.\"']+\s{0,8}[=:]\s{0,8}(?:none|null|false|\[\]|\{\}|'')(?![\w.])|(?<![\w.])[\w.]*(?:parallel_size|(?:tp|pp|ep|cp)_size)\s{0,8}[=: ]\s{0,8}1\b"
 )
 _PROGRAM_LINE = re.compile(
-    r"(?i)^\s*(?:/|File \"|at /|#\d|\d+ +0x|[$>#] |-{2}|[\w.\"']+ ?[=:](?: |$)(?=\S+$))|\w*Warning:|\.py:\d+|\w+=\w+.{0,200}\w+=\w+.{0,200}\w+=|it/s\]|\d%\|"
+    r"(?i)^\s*(?:/|File \"|at /|#\d|\d+ +0x|[$>#] |-{2}|[\w.\"']+ ?[=:](?: |$)(?=\S+$))|\wWarning:|\bWarning:|\.py:\d+|\w=\w.{0,200}\w=\w.{0,200}\w=|it/s\]|\d%\|"
 )
 _MIN_WORDS = 3
 
@@ -34,6 +35,7 @@ class ReportText:
         self.whole = text
         self._harmless = harmless_lines
         self.lower = text.lower()
+        self.searches = TimedSearches()
 
     @cached_property
     def stated(self) -> str:

@@ -29,6 +29,7 @@ from trtdx.errors import TrtdxError
 from trtdx.knowledge.fix_choice import choose_fixes
 from trtdx.model import Finding, Harmless, Report, Summary, headline_from_findings
 from trtdx.redact import make_redactor
+from trtdx.words import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -108,7 +109,7 @@ def report_from_facts(
     calibrated_findings = [
         msgspec.structs.replace(finding, confidence=calibrated_confidence(finding.confidence)) for finding in findings
     ]
-    summary = _summarize_findings(facts, calibrated_findings, harmless, partial)
+    summary = _summarize_findings(facts, calibrated_findings, harmless, [*partial, *_late_patterns(facts)])
     return Report(msgspec.structs.replace(summary, release=origins.release), tuple(calibrated_findings))
 
 
@@ -177,6 +178,18 @@ def _summarize_findings(
         harmless=tuple(harmless),
         partial=tuple(partial),
     )
+
+
+def _late_patterns(facts: Sequence[SourceFacts]) -> Iterator[str]:
+    """Yield which rules were not tried in time, source by source."""
+    for source in facts:
+        codes = sorted({pattern.rule.code for pattern in source.late_patterns if pattern.rule})
+        if source.late_patterns:
+            lines = format_count(max(source.late_patterns.values()), "line")
+            named = ", ".join(codes[:5]) + (f" and {len(codes) - 5} more" if len(codes) > 5 else "")
+            yield f"{source.name}: {named or 'a condition of a rule'} not tried in time on up to {lines} made to be slow to read"
+        if source.late_searches:
+            yield f"{source.name}: some rules were not tried in time on the text as a whole, which is made to be slow to read"
 
 
 def _summary_headline(findings: Sequence[Finding], partial: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from trtdx.cpu_limit import TimedSearches
 from trtdx.diagnose.cause import ERROR_LEVELS, QUIET_LEVELS, event_place
 from trtdx.diagnose.clock import event_time
 from trtdx.diagnose.prefixes import peel_line
@@ -101,13 +102,15 @@ def findings_from_description(sources: Sequence[SourceFacts], description: str, 
     """Return the causes that a description in somebody's own words speaks of, best first."""
     if not description:
         return []
+    searches = TimedSearches()
     likeness = {near.rule.code: near.score for near in similarity_index(book).nearest_rules(description, max_rules=8)}
     by_code = {
         rule.code: SimilarRule(rule, words.confidence + 0.2 * likeness.get(rule.code, 0.0))
         for rule in book
         for words in rule.front.told[::-1]
-        if words.matches_description(description)
+        if words.matches_description(description, searches.search)
     }
+    sources[0].late_searches += searches.late
     best = sorted(by_code.values(), key=lambda near: (-near.score, near.rule.code))[:MAX_DESCRIBED_CAUSES]
     return [_finding_from_rule(near, sources, description) for near in best]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_YAML_DEPTH = 50
 MAX_YAML_VALUES = 200_000  # aliases counted as often as they are used
 MAX_PATH_LENGTH = 512  # of a key whose line is kept
-MAX_NUMBER_DIGITS = 1000  # digits; a longer scalar is a text
+MAX_NUMBER_DIGITS = 300  # digits; a longer scalar is a text, and a float can hold this many
 # libyaml is about ten times faster; both give the same events.
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

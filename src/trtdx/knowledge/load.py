@@ -90,12 +90,9 @@ def _load_packaged_rules(host: Host) -> list[Rule]:
     files = sorted(folder.glob("*/*.md"))
     marks = "".join(f"{file.name}:{(stat := file.stat()).st_size}:{stat.st_mtime_ns};" for file in files)
     mark = hashlib.sha256(f"{__version__};{folder};{marks}".encode()).hexdigest()[:16]
-    cache = _cache_folder(host) / f"rules-{mark}.msgpack"
-    try:
-        prepared = msgspec.msgpack.decode(cache.read_bytes(), type=_Prepared)
-    except (OSError, msgspec.MsgspecError):
-        pass  # absent, unreadable, half-written or of another make: the pages are the truth
-    else:
+    folder_of_caches = _cache_folder(host)
+    cache = folder_of_caches / f"rules-{mark}.msgpack" if folder_of_caches else None
+    if cache and (prepared := _read_cache(cache)):
         import_literal_cache(prepared.memo)
         return prepared.rules
     rules = [parse_rule(file.read_text("utf-8"), str(file)) for file in files]
@@ -103,10 +100,26 @@ def _load_packaged_rules(host: Host) -> list[Rule]:
         all_required(pattern)
         for text in required_texts(pattern):
             rarest_window(text)
-    with contextlib.suppress(InputError):  # a read-only home costs some milliseconds at each start, nothing else
-        host.write(str(cache), msgspec.msgpack.encode(_Prepared(rules, export_literal_cache())))
-        _drop_old_caches(cache.parent)
+    if cache:
+        content = msgspec.msgpack.encode(_Prepared(rules, export_literal_cache()))
+        with contextlib.suppress(InputError):  # a read-only home costs some milliseconds at each start, nothing else
+            host.write(str(cache), hashlib.sha256(content).digest() + content)
+            _drop_old_caches(cache.parent)
     return rules
+
+
+def _read_cache(cache: Path) -> _Prepared | None:
+    """Return what a cache holds; nothing where it is absent, damaged or of another make: the pages are the truth."""
+    try:
+        data = cache.read_bytes()
+    except OSError:
+        return None
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        return None
+    try:
+        return msgspec.msgpack.decode(data[32:], type=_Prepared)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
 
 
 def _drop_old_caches(folder: Path) -> None:
@@ -117,7 +130,9 @@ def _drop_old_caches(folder: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _cache_folder(host: Host) -> Path:
+def _cache_folder(host: Host) -> Path | None:
+    """Return the user's own folder for caches; none where it has no name, because others can write to shared ones."""
     environment = host.environment()
-    home = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "/tmp")) / ".cache")  # noqa: S108
-    return Path(home) / "trtdx"
+    if environment.get("XDG_CACHE_HOME"):
+        return Path(environment["XDG_CACHE_HOME"]) / "trtdx"
+    return Path(environment["HOME"]) / ".cache" / "trtdx" if environment.get("HOME") else None

@@ -272,10 +272,15 @@ def _regex_problems(log: LogPattern) -> Iterator[str]:
 
 
 def _regex_problem(pattern: str) -> str:
+    from trtdx.knowledge.pattern_cost import exponential_part  # every start would pay for it
+
     try:
-        return "matches an empty line" if compile_pattern(pattern).match("") else ""
-    except re.error as err:
+        is_empty = compile_pattern(pattern).match("")
+    except (re.error, RecursionError, OverflowError) as err:
         return f"is not a regular expression: {err}"
+    if part := exponential_part(pattern):
+        return f"can take for ever on a line that does not fit: it has {part}"
+    return "matches an empty line" if is_empty else ""
 
 
 def _template_problems(log: LogPattern) -> Iterator[str]:

@@ -9,14 +9,14 @@ from trtdx.redact.mark import MARK
 _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d")
 _END = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|Private-MAC: \w+")
 _ONE_LINE = re.compile(  # escaped into one line, as in JSON: "-----BEGIN ...-----\nMIIE...\n-----END ...-----"
-    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9+/=:,.\\ \t-]{0,20000}?"
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:(?!-----BEGIN)[A-Za-z0-9+/=:,.\\ \t-]){0,20000}?"
     r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
 )
 _KEY_WORD = re.compile(r"[A-Za-z0-9+/]+={0,2}(?:\\n|\\r|[\\\"',])*")
 _HEADER = re.compile(r"(?:Proc-Type|DEK-Info|Version|Comment|Hash|Encryption|Public-Lines|Private-Lines|Charset): ?.*")
 # a line cut out of a key block, whatever stands before it
 _KEY_LINE = re.compile(
-    r"(?m)(^|[\s:|>\]])(?![0-9a-f]+(?:\s|$))[A-Za-z0-9+/]{60,76}={0,2}(?=[ \t\"',\\]*(?:\\n[\"',]*)?[ \t]*\r?$)"
+    r"(?m)(^|[\s:|>\]])(?![0-9a-f]+(?:\s|$))[A-Za-z0-9+/]{60,76}={0,2}(?=[ \t\"',\\]{0,8}(?:\\n[\"',]{0,8})?[ \t]{0,8}\r?$)"
 )
 _FIRST_WORD = re.compile(r"\s*((?=[A-Za-z+/]*\d|[a-z]*[A-Z]+[a-z]*[A-Z])[A-Za-z0-9+/]{8,}={0,2})(?=\s|$)")
 LONGEST_BLOCK = 400  # lines

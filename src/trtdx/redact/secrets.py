@@ -32,7 +32,7 @@ _INVISIBLE = dict.fromkeys(
 _ESCAPE_INSIDE = re.compile(r"(?<=[A-Za-z0-9_-])\x1b\[[0-9;]{0,12}[A-Za-z](?=[A-Za-z0-9_-])")
 _LONG_RUN = re.compile(r"[^\s\"'<>(){}\[\],;|`]{16,}")
 _URL_ESCAPE = re.compile(r"%[0-9A-Fa-f]{2}")
-_UNICODE_ESCAPE = re.compile(r"\\+(?:u00|x)([0-7][0-9A-Fa-f])|\\+(/)")
+_UNICODE_ESCAPE = re.compile(r"(?<!\\)\\+(?:(?:u00|x)([0-7][0-9A-Fa-f])|(/))")
 MOST_ENCODINGS = 3  # one inside the other
 
 # user:password@, however odd the password, and token@; a port or a path before an @ is neither
@@ -41,7 +41,7 @@ _URL_PASSWORD = re.compile(
     re.IGNORECASE,
 )
 _HEADER = re.compile(
-    r"\b(authorization|proxy-authorization|x-api-key|cookie|set-cookie)(\\*\"?'?\s{0,4}[:=]\s{0,4}\\*\"?'?)(?P<value>[^\r\n\"'\\]{1,4000})",
+    r"\b(authorization|proxy-authorization|x-api-key|cookie|set-cookie)(\\{0,8}\"?'?\s{0,4}[:=]\s{0,4}\\{0,8}\"?'?)(?P<value>[^\r\n\"'\\]{1,4000})",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"\b(bearer|basic)\s{1,4}(?!\[redacted\])[A-Za-z0-9._~+/=-]{12,}", re.IGNORECASE)
@@ -65,7 +65,7 @@ _USER_OPTION = re.compile(
     r"(?P<before>\s(?:-u|--user|--proxy-user)[ =]?[\"']?[^\s:\"']{1,100}:)(?P<value>[^\s\"']{3,})"
 )
 _NETRC = re.compile(
-    r"(?P<before>\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+|^\s*password\s+(?=\S+\s*$))(?P<value>\S{3,})",
+    r"(?P<before>\blogin\s{1,40}\S{1,200}\s{1,40}(?:account\s{1,40}\S{1,200}\s{1,40})?password\s{1,40}|^[ \t]{0,40}password[ \t]{1,40}(?=\S+[ \t]{0,40}$))(?P<value>\S{3,})",
     re.MULTILINE,
 )
 _PGPASS = re.compile(r"^(?P<before>[\w.*-]+:(?:\d{1,5}|\*):[\w.*-]+:[\w.*-]+:)(?P<value>\S{3,})$", re.MULTILINE)
@@ -73,7 +73,7 @@ _MAIL_PAIR = re.compile(
     r"(?P<before>\b(?!git@)[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+:)(?![/~.\d]|[\w.-]*/)(?P<value>[^\s\"',;]{4,})"
 )
 _SENTENCE = re.compile(
-    r"(?P<before>\b(?P<noun>(?:pass(?:word|phrase|code)|pwd|(?:api|access|secret)[ _-]key|secret|token)s?)\s+(?:is|was|are|=|set to)\s*:?\s+[\"'`]?)"
+    r"(?P<before>\b(?P<noun>(?:pass(?:word|phrase|code)|pwd|(?:api|access|secret)[ _-]key|secret|token)s?)\s{1,4}(?:is|was|are|=|set to)\s{0,4}:?\s{1,4}[\"'`]?)"
     r"(?P<value>[^\s\"'`,;|]{4,})",
     re.IGNORECASE,
 )

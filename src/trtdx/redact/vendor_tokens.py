@@ -14,7 +14,7 @@ _PREFIXED = (  # what a token starts with, and the rest of its form
     r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic, OpenRouter, Langfuse and others
     r"(?:sk|rk|pk|whsec|sess)_(?:live_|test_|prod_)?[A-Za-z0-9]{16,}",  # Stripe, ElevenLabs, Clerk
     r"(?:gsk|r8|fw|pplx|xai|pcsk|ls__|lsv2_[ps][kt]|csk|tgp_v1|jina|voyage|co|nk|ntn|secret|esecret)[_-]"
-    r"(?=[A-Za-z0-9_-]*\d)[A-Za-z0-9_-]{20,}",  # Groq, Replicate, Fireworks, Perplexity, xAI, Pinecone, LangSmith ...
+    r"(?=[A-Za-z0-9_-]{0,120}\d)[A-Za-z0-9_-]{20,}",  # Groq, Replicate, Fireworks, Perplexity, xAI, Pinecone, LangSmith ...
     r"(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA|AGPA|ANPA)[A-Z0-9]{16}(?![A-Z0-9])",  # AWS
     r"bedrock-api-key-[A-Za-z0-9+/=]{20,}|ABSK[A-Za-z0-9+/=]{60,}",
     r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|1//0[A-Za-z0-9_-]{20,}",  # Google

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtdx.redact import MARK, redact_secrets
 from trtdx.run.job.live import read_agents
 
 if TYPE_CHECKING:
@@ -42,7 +43,33 @@ def keep_logs(case: CaseWriter, folder: Path) -> list[str]:
             elif size:
                 for _ in case.copy_log(f"{name}.log", _blocks(path)):
                     pass
+                redact_in_place(path)
     return notes
+
+
+def redact_in_place(path: Path) -> None:
+    """Take the secrets out of a file that the times of its lines point into: each line keeps its length."""
+    with path.open("r+b") as file:
+        start = 0
+        while block := file.read(BLOCK_BYTES):
+            block += file.readline(BLOCK_BYTES)
+            clean = _redact_lines(block)
+            if clean != block:
+                file.seek(start)
+                file.write(clean)
+            start += len(block)
+            file.seek(start)
+
+
+def _redact_lines(block: bytes) -> bytes:
+    lines = block.split(b"\n")
+    clean = redact_secrets(block.decode("utf-8", "replace")).encode().split(b"\n")
+    if len(clean) != len(lines):
+        clean = [redact_secrets(line.decode("utf-8", "replace")).encode() for line in lines]
+    return b"\n".join(
+        line if MARK.encode() not in new else new[: len(line)].ljust(len(line))
+        for line, new in zip(lines, clean, strict=True)
+    )
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -54,5 +81,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 def state_folder(host: Host) -> Path:
     """Return where cases of supervised runs are kept: a folder of the user's that all nodes of a cluster can see."""
     environment = host.environment()
-    base = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME") or "/tmp", ".local/state"))  # noqa: S108
+    if not (environment.get("XDG_STATE_HOME") or environment.get("HOME")):
+        return Path("trtdx-runs")  # where it was started: others can write to a shared folder for temporary files
+    base = environment.get("XDG_STATE_HOME") or str(Path(environment["HOME"], ".local/state"))
     return Path(base, "trtdx", "runs")

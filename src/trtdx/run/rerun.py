@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.model import Evidence
+from trtdx.redact import redact_report
 from trtdx.render import render_json
 from trtdx.run.run import run_command
 from trtdx.run.verdict.findings import JobView, make_finding
@@ -40,7 +41,7 @@ def run_again(
     note = make_finding(view, "DX1265", (), evidence, {"what": words}, confidence=0.8)
     report = msgspec.structs.replace(first.report, findings=(*first.report.findings, note))
     if request.report_file:
-        host.write(request.report_file, render_json(report).encode())
+        host.write(request.report_file, render_json(redact_report(report)).encode())
     return report
 
 

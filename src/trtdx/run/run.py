@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.case import CaseWriter
+from trtdx.errors import InputError
 from trtdx.model import Report, Summary, headline_from_findings
+from trtdx.redact import redact_report
 from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
@@ -73,14 +75,16 @@ def run_command(
     notes = [*keep_logs(case, folder), *dict.fromkeys(record.problems[:5])]
     summary = msgspec.structs.replace(report.summary, partial=(*report.summary.partial, *notes))
     report = msgspec.structs.replace(report, summary=summary)
-    _write_report(host, request, case, report)
+    if problem := _write_report(host, request, case, report):
+        summary = msgspec.structs.replace(summary, partial=(*summary.partial, problem))
+        report = msgspec.structs.replace(report, summary=summary)
     return JobResult(exit_status(record.launcher_end), report, record)
 
 
 def _judge_safely(record: JobRecord, live: Path, load_rules: Callable[[], RuleBook]) -> Report:
     """Return the report; a mistake of ours in judging is told in it, and the command's own status still counts."""
     try:
-        return judge(record, live, load_rules)
+        return redact_report(judge(record, live, load_rules))
     except Exception:
         words = traceback.format_exc()[-2000:]
         text = "the job could not be judged: this is a bug in trtdx, and says nothing about the job"
@@ -94,10 +98,15 @@ def _report_after_hang(record: JobRecord, report: Report) -> Report:
     return msgspec.structs.replace(report, summary=msgspec.structs.replace(report.summary, text=text))
 
 
-def _write_report(host: Host, request: RunRequest, case: CaseWriter, report: Report) -> None:
+def _write_report(host: Host, request: RunRequest, case: CaseWriter, report: Report) -> str:
+    """Write the report where it is wanted, and return why it could not be: the command's status counts all the same."""
     case.add_report(report)
-    if request.report_file:
-        host.write(request.report_file, render_json(report).encode())
+    try:
+        if request.report_file:
+            host.write(request.report_file, render_json(report).encode())
+    except InputError as err:
+        return err.message
+    return f"the case is not whole: {case.problem}" if case.problem else ""
 
 
 def judge(record: JobRecord, live: Path, load_rules: Callable[[], RuleBook]) -> Report:

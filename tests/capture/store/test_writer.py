@@ -56,7 +56,7 @@ def test_what_goes_in_comes_out(tmp_path):
         assert (len(capture), capture.partial, capture.ranks) == (9, (), (0,))
         assert capture.names() == ["model.layers.0.mlp:out", "weight", "mask:in.mask"]
         record = capture.record("model.layers.0.mlp:out", step=2)
-        values = capture.values(record, verify=True)
+        values = capture.values(record)
         assert record.statistics == array_statistics(values)
         assert (values.shape, values.dtype, values.flags.writeable) == ((2, 3), np.float32, False)
         assert values.ctypes.data % 64 == 0
@@ -87,7 +87,7 @@ def test_any_tensors_survive_the_round_trip(tmp_path_factory, data):
                 writer.add(step, Place(f"p{number}"), source_from_array(array), values=True)
                 expected.append((step, f"p{number}:out", array))
     with Capture(folder) as capture:
-        found = [(each.step, each.name, capture.values(each, verify=True)) for each in capture.records()]
+        found = [(each.step, each.name, capture.values(each)) for each in capture.records()]
     assert [each[:2] for each in found] == [each[:2] for each in expected]
     for (*_, a), (*_, b) in zip(found, expected, strict=True):
         assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
@@ -127,7 +127,7 @@ def test_large_tensors_are_written_from_where_they_lie(tmp_path):
             )
     with Capture(tmp_path) as capture:
         for record in capture.records():
-            capture.values(record, verify=True)
+            capture.values(record)
         assert np.array_equal(capture.values(capture.record("a:out", step=2)), large + 2)
 
 
@@ -138,7 +138,7 @@ def test_torch_tensors_of_types_numpy_does_not_have(tmp_path):
         writer.add_all(0, [(Place(str(each.dtype)), source_from_torch(each), True) for each in tensors])
     with Capture(tmp_path) as capture:
         for record, tensor in zip(capture.records(), tensors, strict=True):
-            found = capture.values(record, verify=True).astype(np.float32)
+            found = capture.values(record).astype(np.float32)
             assert np.array_equal(found, tensor.float().numpy())
 
 
@@ -247,7 +247,7 @@ def check_prefix(capture):
     for record in records:
         assert record.statistics.max == record.step * 10 + int(record.place.path[1:])
         if record.kept:
-            assert (capture.values(record, verify=True) == record.statistics.max).all()
+            assert (capture.values(record) == record.statistics.max).all()
     return len(records)
 
 
@@ -335,7 +335,7 @@ def test_damaged_bytes_are_told_and_never_believed(tmp_path_factory, data):
         assert len(capture) < 6 or capture.partial
         for record in capture.records():
             if record.kept:
-                capture.values(record, verify=True)
+                capture.values(record)
 
 
 # A full disk
@@ -367,7 +367,7 @@ def check_full(done, folder, what):
         assert len(capture) > 10
         assert any(what in each or "was not closed" in each for each in capture.partial)
         for record in capture.records():
-            capture.values(record, verify=True)
+            capture.values(record)
 
 
 def test_a_file_that_may_not_grow(tmp_path):

@@ -27,6 +27,7 @@ CHUNK_ROWS = 1 << 16
 MAX_ROWS = 100_000
 TIMEOUT_S = 120.0
 MEMORY_LIMIT = "1GB"
+MAX_CELL = 1 << 20  # characters
 
 _MEASURED = [f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}" for name in Statistics._fields[6:-1]]
 _CREATE_TENSORS = f"""
@@ -89,7 +90,13 @@ def query_tensors(
             raise
         finally:
             late.cancel()
-    return QueryTable(columns, rows[:most_rows], len(rows) > most_rows)
+    shown = [tuple(map(_cut_cell, row)) for row in rows[:most_rows]]
+    return QueryTable(columns, shown, len(rows) > most_rows)
+
+
+def _cut_cell(cell: Any) -> Any:
+    """Return a cell, of a very long text its beginning: nobody reads gigabytes, and showing them takes many times that."""
+    return cell[:MAX_CELL] if isinstance(cell, (str, bytes)) and len(cell) > MAX_CELL else cell
 
 
 def write_parquet(folder: Path, rank: int) -> None:

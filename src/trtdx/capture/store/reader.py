@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 
 MAX_RANKS = 65_536
 MIN_FORGOTTEN_BYTES = 1 << 12  # bytes from which on it is worth a call to let go of pages
+
+
+class DamagedValuesError(CaptureError):
+    """Values are not those that were captured."""
 
 
 class TensorRecord(NamedTuple):
@@ -157,6 +162,11 @@ class RankFiles:
 
         return np.frombuffer(self._index[frame.offset : frame.offset + frame.size], disk.row_dtype())
 
+    @property
+    def value_bytes(self) -> int:
+        """How long the tensor log is."""
+        return len(self._values)
+
     def rows_with_values(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return which rows' values are in the log."""
         begins, sizes = rows["offset"], rows["bytes"]  # below 2**63 and 2**62: the sum fits
@@ -230,6 +240,9 @@ class Capture:
         self.folder = Path(folder)
         self._ranks = {rank: RankFiles(self.folder, rank) for rank in _list_ranks(self.folder)}
         self.header = next((files.header for files in self._ranks.values()), CaptureHeader())
+        self._verified: set[tuple[int, int, str]] = (
+            set()
+        )  # rank, offset and hash of values that were read and are right
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -292,21 +305,37 @@ class Capture:
         """Return what was said about steps."""
         return list(self._ranks[rank].notes) if rank in self._ranks else []
 
-    def values(self, record: TensorRecord, *, verify: bool = False) -> np.ndarray[Any, Any]:
-        """Return a record's values, read-only and mapped from the log.
+    def values(self, record: TensorRecord) -> np.ndarray[Any, Any]:
+        """Return a record's values, read-only and mapped from the log; when first read they are checked against their hash.
 
         Raises:
-            CaptureError: they were not kept or, if asked to verify, are not what was hashed.
+            CaptureError: they were not kept, or are not what was captured.
         """
         if not record.kept:
             why = "the value budget was spent" if record.left_out else "only statistics were asked for"
             raise CaptureError(f"the values of {record.name} at step {record.step} were not kept: {why}")
         array = self._ranks[record.rank].values(record)
-        if verify:
+        content = (record.rank, record.offset, record.statistics.hash)
+        if content not in self._verified:
             digest = content_hash(view_memory(array.__array_interface__["data"][0], array.nbytes)).hex()
             if digest != record.statistics.hash:
-                raise CaptureError(f"the values of {record.name} at step {record.step} are not those captured")
+                raise DamagedValuesError(
+                    f"the values of {record.name} at step {record.step} on rank {record.rank} of {self.folder} are not "
+                    "those captured: the file was damaged or changed since",
+                    fix=f"see what else is damaged: trtdx capture verify {shlex.quote(str(self.folder))}",
+                )
+            self._verified.add(content)
         return array
+
+    def damaged_records(self) -> Iterator[TensorRecord]:
+        """Yield the records whose values are not what was captured, or are missing, having read all of them."""
+        for record in self.records():
+            if record.kept:
+                try:
+                    self.values(record)
+                except CaptureError:
+                    yield record
+                self.forget(record)
 
     def forget(self, record: TensorRecord) -> None:
         """Let go of the memory that reading a record's values took."""

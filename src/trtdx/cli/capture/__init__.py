@@ -18,6 +18,7 @@ app.command(
     "query",
     epilog='Example: trtdx capture query ./capture "select name, max(absmax) from tensors group by name order by 2 desc limit 10"',
 )(expand_groups(tools.query_capture))
+app.command("verify", epilog="Example: trtdx capture verify ./capture")(expand_groups(tools.verify_values))
 app.command("import", epilog="Example: trtdx capture import ./tllm_debug ./capture")(tools.import_dump)
 app.command("export", epilog="Example: trtdx capture export ./capture tensors.safetensors --tap 'layers.*.mlp:out'")(
     tools.export_values

@@ -48,6 +48,13 @@ def query_capture(
         emit_table(query_section(opened, sql), capture, output)
 
 
+def verify_values(capture: CaptureArgument, findings: FindingOptions, output: OutputOptions) -> None:
+    """Read all values of a capture and check that they are what was captured; name the tensors that are not."""
+    from trtdx.capture.run import verify_capture
+
+    emit_report(verify_capture(capture, findings.load_rules(RealHost())), output, findings)
+
+
 def import_dump(
     dump: Annotated[
         str,

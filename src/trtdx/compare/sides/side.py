@@ -149,6 +149,15 @@ def _parse_options(query: str, text: str) -> dict[str, str]:
         raise InputError(f"{query!r} in {text} is not an option with a value", fix=fix) from err
 
 
+def _check_values(capture: Capture) -> None:
+    """Raise if values are not what was captured: equal hashes would call them bitwise the same without a look."""
+    for record in capture.damaged_records():
+        if (
+            record.offset + record.layout.bytes <= capture.files(record.rank).value_bytes
+        ):  # else cut off: told elsewhere
+            capture.values(record)
+
+
 class Side:
     """One side: its capture, open, and its model if it has one."""
 
@@ -157,6 +166,8 @@ class Side:
         self.notes = notes  # what is to be known of how it came here
         self.selector = ""  # what was captured, where it is less than all module borders
         self.capture = Capture(folder)
+        if spec.kind == "capture":
+            _check_values(self.capture)
 
     @property
     def name(self) -> str:

@@ -17,6 +17,7 @@ from trtdx.formats.onnx.fused_nodes import expose_fused_values
 from trtdx.formats.onnx.module_names import assign_known_modules
 from trtdx.formats.onnx.proto import needed_bytes
 from trtdx.formats.onnx.strip import EXTERNAL, SMALL_BYTES, reference_weights
+from trtdx.formats.onnx.untrusted import find_unusable_part
 from trtdx.formats.protobuf_wire import WireError, WireLimitError, WireStream
 from trtdx.optional import import_optional
 
@@ -49,13 +50,18 @@ def open_model(path: str | Path) -> ir.Model:
     if not proto.graph.node:
         raise InputError(f"{file} holds no ONNX graph")
     _resolve_external_data(proto, file)
+    if problem := find_unusable_part(proto):
+        raise InputError(f"{file} {problem}", fix="export it again, from a source that you trust")
     try:
         model: ir.Model = graphs.from_proto(proto)
     except Exception as err:  # onnx_ir wraps whatever a malformed graph makes it stumble over
         raise InputError(f"{file} cannot be read as a graph: {_root_cause(err)}") from err
     graphs.external_data.set_base_dir(model.graph, LOCATION_ROOT)
     assign_known_modules(model, file)
-    model = _inline_and_infer(model)
+    try:
+        model = _inline_and_infer(model)
+    except Exception as err:  # such as functions that call themselves
+        raise InputError(f"{file} cannot be read as a graph: {_root_cause(err)}") from err
     expose_fused_values(model)
     return model
 
@@ -140,7 +146,10 @@ def _inner_tensors(nodes: Any) -> Iterator[Any]:
 
 
 def _external_file(location: str, name: str, file: Path) -> Path:
-    """Return the file a reference means; links are followed, as a Hugging Face cache is made of them."""
+    """Return the file a reference means; links are followed to where the model itself really lies, as in a cache.
+
+    A link elsewhere could hand any file of the user's to whoever made the model.
+    """
     model_file = file.resolve()
     if location == str(model_file):
         return model_file
@@ -151,6 +160,11 @@ def _external_file(location: str, name: str, file: Path) -> Path:
     if not target.is_file():
         raise InputError(
             f"{file} keeps {name} in {location}, which is not there", fix=f"copy it to {file.parent / path}"
+        )
+    if not target.is_relative_to(file.parent.resolve()) and target.parent != model_file.parent:
+        raise InputError(
+            f"{file} keeps {name} in {location}, a link to {target}, which is outside the model's folder",
+            fix=f"if that is meant, put the file itself there: cp --remove-destination {target} {file.parent / path}",
         )
     return target
 

@@ -69,7 +69,10 @@ def fit_to_type(name: str, value: Any) -> Any:
     if kind == "any":
         return value
     if kind == "float" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as err:
+            raise MalformedFactError("expected a number that a float can hold") from err
     if kind == "int" and isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     python_type, words = FACT_TYPES[kind]

@@ -19,6 +19,7 @@ from trtdx.formats.onnx.shape_inference import (
     parse_inference_error,
     shape_inference_error,
 )
+from trtdx.formats.onnx.untrusted import find_unusable_part
 from trtdx.formats.protobuf_wire import WireError, WireLimitError
 from trtdx.inspect.facts.artifact import Fact
 from trtdx.inspect.readers.onnx.onnx_file import NEWEST_OPSET
@@ -108,6 +109,8 @@ def _weightless_model(host: Host, path: str, opset: int) -> tuple[Any, Any]:
     package, model = open_without_weights(host, path)
     if len(model.graph.node) > MAX_NODES:
         raise WireLimitError
+    if problem := find_unusable_part(model):
+        raise ShapesUnknownError(f"it {problem}")
     newest = package.defs.onnx_opset_version()
     if opset > newest:
         raise ShapesUnknownError(
