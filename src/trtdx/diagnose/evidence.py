@@ -20,7 +20,7 @@ from trtdx.diagnose.report_text import ReportText
 from trtdx.knowledge.inventory import product_releases
 from trtdx.knowledge.symptom_words import expand_symptom_words, is_complaint
 from trtdx.knowledge.versions import parse_release, stated_release, version_table
-from trtdx.model import Evidence, Finding, Fix, Severity, Stage
+from trtdx.model import Evidence, Finding, Fix, Severity, Stage, Symptom
 from trtdx.rule import RuleKind
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ UNKNOWN_RELEASE, MIN_UNKNOWN = (
     0.55,
 )  # what is left of the belief in a bug where nothing tells the release; less is not told
 MAX_EVIDENCE_LINES = 4
+SURE_EVIDENCE = 0.8  # from this on what only sees the symptom is folded under the cause: one cause, one finding
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 _NUMBER = r"(?:0\.(?:[5-9]|1\d|2[01])|1\.[0-3])"
 _SUFFIX = r"(?:\.?(?:dev\d*|rc\d+|post\d+))*"
@@ -88,7 +89,10 @@ def place_findings(findings: Sequence[Finding], weighed: Sequence[WeighedFinding
         generic = [other for other in placed if _is_outdone(other, finding, over, book)]
         rest = [other for other in placed if other not in generic]
         at = next((n for n, other in enumerate(rest) if other.confidence < finding.confidence), len(rest))
-        placed = [*rest[:at], finding, *rest[at:], *map(_as_note, generic)]
+        if finding.confidence >= SURE_EVIDENCE:
+            placed = [*rest[:at], _fold_under(finding, generic), *rest[at:]]
+        else:
+            placed = [*rest[:at], finding, *rest[at:], *map(_as_note, generic)]
     return placed
 
 
@@ -98,6 +102,17 @@ def _is_outdone(other: Finding, finding: Finding, over: Sequence[str], book: Rul
         and book.get(other.code).kind is RuleKind.SYMPTOM
         and finding.confidence >= 0.6  # a guess from words explains no symptom away
     )
+
+
+def _fold_under(finding: Finding, generic: Sequence[Finding]) -> Finding:
+    """Return the cause with what only saw its symptom, and the symptoms of that, folded under it."""
+    symptoms = [
+        symptom
+        for other in generic
+        for symptom in (Symptom(other.code, other.message, other.where), *other.symptoms)
+        if symptom.code != finding.code
+    ]
+    return msgspec.structs.replace(finding, symptoms=(*finding.symptoms, *symptoms))
 
 
 def _as_note(finding: Finding) -> Finding:
