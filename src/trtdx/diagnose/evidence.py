@@ -109,7 +109,7 @@ def _fold_under(finding: Finding, generic: Sequence[Finding]) -> Finding:
     symptoms = [
         symptom
         for other in generic
-        for symptom in (Symptom(other.code, other.message, other.where), *other.symptoms)
+        for symptom in (Symptom(other.code, other.message, str(other.where)), *other.symptoms)
         if symptom.code != finding.code
     ]
     return msgspec.structs.replace(finding, symptoms=(*finding.symptoms, *symptoms))
