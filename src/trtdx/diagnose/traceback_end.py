@@ -213,12 +213,12 @@ def _finding_from_skew(skew: _Skew, source: str, book: RuleBook) -> Finding:
 
 
 def _message(skew: _Skew) -> str:
-    wanted = f"{skew.owner} with '{skew.name}'" if skew.owner[0].isupper() else f"'{skew.name}' of {skew.owner}"
+    expectation = f"{skew.owner} with '{skew.name}'" if skew.owner[0].isupper() else f"'{skew.name}' of {skew.owner}"
     if "argument" in skew.text:
-        wanted = f"{skew.owner}() to take other arguments than it does ({skew.name})"
+        expectation = f"{skew.owner}() to take other arguments than it does ({skew.name})"
     if skew.peer == skew.caller:
-        return f"{skew.caller} does not fit itself or what it was given: it expects {wanted}"
-    return f"{skew.caller} expects {wanted}: the installed {skew.peer} is of another version than this code was written for"
+        return f"{skew.caller} does not fit itself or what it was given: it expects {expectation}"
+    return f"{skew.caller} expects {expectation}: the installed {skew.peer} is of another version than this code was written for"
 
 
 def _why(skew: _Skew) -> str:
