@@ -8,8 +8,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from trtdx.diagnose.evidence import releases_named
-from trtdx.diagnose.report_text import ReportText
+from trtdx.diagnose.evidence import ReportText, releases_named
 from trtdx.diagnose.rule_examples import RuleExamples
 from trtdx.host import RealHost
 from trtdx.knowledge.load import load_book

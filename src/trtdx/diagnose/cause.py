@@ -67,7 +67,8 @@ def findings_from(sources: Sequence[SourceFacts], book: RuleBook) -> tuple[list[
     """Return the causes, best first, with their symptoms, and the known-harmless lines."""
     scope = scope_from_sources(sources)
     valid, harmless = _filter_valid_matches(sources, scope.jobs)
-    groups = _demote_rivals(sorted(_group_by_rule(align_clocks(valid), sources), key=_RuleMatches.sort_key))
+    groups = sorted(_group_by_rule(_drop_rereadings(align_clocks(valid)), sources), key=_RuleMatches.sort_key)
+    groups = _demote_rivals(groups)
     alone, folded = _fold_symptoms(groups, scope)
     return [_finding_from_group(group, folded[group.rule.code], len(sources) > 1) for group in alone], harmless
 
@@ -96,6 +97,20 @@ def _filter_valid_matches(
             elif match.rule.code not in harmless:
                 harmless[match.rule.code] = _harmless_from_match(match, sources)
     return valid, sorted(harmless.values(), key=lambda line: line.code)
+
+
+def _drop_rereadings(matches: Sequence[RuleMatch]) -> list[RuleMatch]:
+    """Return the matches without symptoms that only say again what a cause says of the same line."""
+    explained = {
+        _event_position(match.event)
+        for match in matches
+        if match.rule.kind is RuleKind.CAUSE and match.log.confidence >= SURE_CAUSE
+    }
+    return [
+        match
+        for match in matches
+        if match.rule.kind is not RuleKind.SYMPTOM or _event_position(match.event) not in explained
+    ]
 
 
 def _harmless_from_match(match: RuleMatch, sources: Sequence[SourceFacts]) -> Harmless:

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import operator
 import re
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from trtdx.cpu_limit import TimedSearches
+from trtdx.diagnose.cause import ERROR_LEVELS
+from trtdx.diagnose.line_matches import SALIENT
+from trtdx.diagnose.prefixes import peel_line
 from trtdx.diagnose.raised_in import trace_origins
-from trtdx.diagnose.report_text import ReportText
+from trtdx.diagnose.unknown import COMPLAINT, is_spoken
 from trtdx.knowledge.inventory import product_releases
 from trtdx.knowledge.symptom_words import expand_symptom_words, is_complaint
 from trtdx.knowledge.versions import parse_release, stated_release, version_table
-from trtdx.model import Evidence, Finding, Fix, Severity, Stage
+from trtdx.model import Evidence, Finding, Fix, Severity, Stage, Symptom
 from trtdx.rule import RuleKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from trtdx.diagnose.nouns import SourceFacts
     from trtdx.rule import EvidencePattern, Rule, RuleBook
@@ -35,6 +39,7 @@ UNKNOWN_RELEASE, MIN_UNKNOWN = (
     0.55,
 )  # what is left of the belief in a bug where nothing tells the release; less is not told
 MAX_EVIDENCE_LINES = 4
+SURE_EVIDENCE = 0.8  # from this on what only sees the symptom is folded under the cause: one cause, one finding
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 _NUMBER = r"(?:0\.(?:[5-9]|1\d|2[01])|1\.[0-3])"
 _SUFFIX = r"(?:\.?(?:dev\d*|rc\d+|post\d+))*"
@@ -89,7 +94,10 @@ def place_findings(findings: Sequence[Finding], weighed: Sequence[WeighedFinding
         generic = [other for other in placed if _is_outdone(other, finding, over, book)]
         rest = [other for other in placed if other not in generic]
         at = next((n for n, other in enumerate(rest) if other.confidence < finding.confidence), len(rest))
-        placed = [*rest[:at], finding, *rest[at:], *map(_as_note, generic)]
+        if finding.confidence >= SURE_EVIDENCE:
+            placed = [*rest[:at], _fold_under(finding, generic), *rest[at:]]
+        else:
+            placed = [*rest[:at], finding, *rest[at:], *map(_as_note, generic)]
     return placed
 
 
@@ -99,6 +107,17 @@ def _is_outdone(other: Finding, finding: Finding, over: Sequence[str], book: Rul
         and book.get(other.code).kind is RuleKind.SYMPTOM
         and finding.confidence >= 0.6  # a guess from words explains no symptom away
     )
+
+
+def _fold_under(finding: Finding, generic: Sequence[Finding]) -> Finding:
+    """Return the cause with what only saw its symptom, and the symptoms of that, folded under it."""
+    symptoms = [
+        symptom
+        for other in generic
+        for symptom in (Symptom(other.code, other.message, str(other.where)), *other.symptoms)
+        if symptom.code != finding.code
+    ]
+    return msgspec.structs.replace(finding, symptoms=(*finding.symptoms, *symptoms))
 
 
 def _as_note(finding: Finding) -> Finding:
@@ -224,3 +243,51 @@ def _lines_of_evidence(pattern: EvidencePattern, report: ReportText) -> list[tup
     matches = (match for part in pattern.all if (match := _search_part(part, report)))
     numbers = sorted({match.string.count("\n", 0, match.start()) for match in matches})[:MAX_EVIDENCE_LINES]
     return [(number + 1, lines[number].strip()) for number in numbers]
+
+
+# A short input is two texts: what somebody complains of or a program reports as wrong, and all that is stated. A healthy
+# server prints its settings, and these name half of what can go wrong. So a symptom counts only where a person says it,
+# or where a line is an error (healthy servers warn a lot); a setting counts only where it is not switched off.
+_SWITCHED_OFF = re.compile(
+    r"(?i)(?<![\w.\"'])[\w.\"']+\s{0,8}[=:]\s{0,8}(?:none|null|false|\[\]|\{\}|'')(?![\w.])|(?<![\w.])[\w.]*(?:parallel_size|(?:tp|pp|ep|cp)_size)\s{0,8}[=: ]\s{0,8}1\b"
+)
+_PROGRAM_LINE = re.compile(
+    r"(?i)^\s*(?:/|File \"|at /|#\d|\d+ +0x|[$>#] |-{2}|[\w.\"']+ ?[=:](?: |$)(?=\S+$))|\wWarning:|\bWarning:|\.py:\d+|\w=\w.{0,200}\w=\w.{0,200}\w=|it/s\]|\d%\|"
+)
+_MIN_WORDS = 3
+
+
+class ReportText:
+    """The whole input, and the parts of it that speak of trouble."""
+
+    def __init__(self, text: str, harmless_lines: Collection[int] = ()) -> None:
+        self.whole = text
+        self._harmless = harmless_lines
+        self.lower = text.lower()
+        self.searches = TimedSearches()
+
+    @cached_property
+    def stated(self) -> str:
+        """Return the input without settings that are off; lines keep their numbers."""
+        return _SWITCHED_OFF.sub("", self.whole)
+
+    @cached_property
+    def complaints(self) -> str:
+        """Return the input with an empty line for each that does not speak of trouble; lines keep their numbers."""
+        lines = enumerate(self.whole.split("\n"), 1)
+        return "\n".join(
+            line if number not in self._harmless and _speaks_of_trouble(line) else "" for number, line in lines
+        )
+
+
+def _speaks_of_trouble(line: str) -> bool:
+    peeled = peel_line(line)
+    if peeled.level != "unknown":
+        return peeled.level in ERROR_LEVELS
+    if peeled.source:
+        return False
+    if re.match(r"\s*[\w.]*(?:Error|Exception)\b", line) or (SALIENT.search(line) and not _PROGRAM_LINE.search(line)):
+        return True
+    return not _PROGRAM_LINE.search(line) and (
+        is_spoken(line) or (bool(COMPLAINT.search(line)) and len(line.split()) >= _MIN_WORDS)
+    )

@@ -16,9 +16,11 @@ from trtdx.diagnose.matcher import Matcher
 from trtdx.diagnose.printed_deployment import add_findings, findings_from_deployment
 from trtdx.diagnose.raised_in import NO_ORIGINS, add_origins, explain_unknown, release_mismatch, trace_origins
 from trtdx.diagnose.sources import LogSource
+from trtdx.diagnose.traceback_end import OUT_OF_STEP_CODE, findings_from_place, findings_from_traceback
 from trtdx.diagnose.unknown import (
     DESCRIPTION_BYTES,
     UNKNOWN_CODE,
+    ends_unexplained,
     extract_description,
     findings_from_description,
     not_enough_evidence,
@@ -27,8 +29,9 @@ from trtdx.diagnose.unknown import (
 )
 from trtdx.errors import TrtdxError
 from trtdx.knowledge.fix_choice import choose_fixes
-from trtdx.model import Finding, Harmless, Report, Summary, headline_from_findings
+from trtdx.model import Finding, Harmless, Report, Severity, Summary, headline_from_findings
 from trtdx.redact import make_redactor
+from trtdx.rule import RuleKind
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
@@ -86,18 +89,29 @@ def report_from_facts(
     findings, harmless = findings_from(facts, book)
     findings += release_mismatch(facts, book)
     findings = place_findings(findings, findings_from_evidence(facts, short_text, book), book)
-    if not _has_confident_finding(findings, SURE_CONFIDENCE):
+    broke_elsewhere = ends_unexplained(facts, {finding.code for finding in findings}) and not any(
+        finding.severity is Severity.ERROR for finding in findings
+    )  # what warnings tell is not what ended it
+    if broke_elsewhere or not _has_confident_finding(findings, SURE_CONFIDENCE):
         words = extract_description(short_text, facts) if len(short_text) <= DESCRIPTION_BYTES else ""
         known_codes = {finding.code for finding in findings}
         findings += [
             finding for finding in findings_from_description(facts, words, book) if finding.code not in known_codes
         ]
-        findings.sort(key=lambda finding: -finding.confidence)  # stable: the log's own words before a user's
+        findings += _findings_from_traceback(facts, short_text, findings, book)
+        findings.sort(  # stable: the log's own words before a user's
+            key=lambda finding: (broke_elsewhere and finding.severity is not Severity.ERROR, -finding.confidence)
+        )
         if not _has_confident_finding(findings, CAUSE_CONFIDENCE):
             findings = similar_finding(facts, words, book) + findings
-        findings += not_enough_evidence(
-            facts, words, book, [finding for finding in findings if finding.confidence >= CAUSE_CONFIDENCE]
-        )
+        unsure = [
+            finding
+            for finding in findings
+            if finding.confidence >= CAUSE_CONFIDENCE
+            and not (broke_elsewhere and finding.severity is not Severity.ERROR)
+        ]
+        unknown = not_enough_evidence(facts, words, book, unsure)
+        findings = unknown + findings if broke_elsewhere and not unsure else findings + unknown
     else:
         findings += unexplained_errors(facts, book)
     findings = refine(findings, facts) if refine else findings
@@ -111,6 +125,21 @@ def report_from_facts(
     ]
     summary = _summarize_findings(facts, calibrated_findings, harmless, [*partial, *_late_patterns(facts)])
     return Report(msgspec.structs.replace(summary, release=origins.release), tuple(calibrated_findings))
+
+
+def _findings_from_traceback(
+    facts: Sequence[SourceFacts], short_text: str, findings: Sequence[Finding], book: RuleBook
+) -> list[Finding]:
+    if len(facts) != 1 or any(finding.code == OUT_OF_STEP_CODE for finding in findings):
+        return []
+    known = {finding.code for finding in findings if book.get(finding.code).kind is not RuleKind.SYMPTOM}
+    explained = [match.event.line for match in facts[0].matches if match.rule.code in known]
+    skews = findings_from_traceback(short_text, facts[0].name, explained, book)
+    return skews or [
+        finding
+        for finding in findings_from_place(short_text, facts[0].name, explained, book)
+        if finding.code not in known
+    ]
 
 
 def _has_confident_finding(findings: Sequence[Finding], min_confidence: float) -> bool:

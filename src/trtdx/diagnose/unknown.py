@@ -10,6 +10,7 @@ import msgspec
 from trtdx.cpu_limit import TimedSearches
 from trtdx.diagnose.cause import ERROR_LEVELS, QUIET_LEVELS, event_place
 from trtdx.diagnose.clock import event_time
+from trtdx.diagnose.line_matches import EXCEPTION
 from trtdx.diagnose.prefixes import peel_line
 from trtdx.diagnose.similar_rules import SimilarRule, similarity_index
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
@@ -17,7 +18,7 @@ from trtdx.rule import RuleKind
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from trtdx.diagnose.nouns import LogEvent, SourceFacts
     from trtdx.rule import Rule, RuleBook
@@ -158,6 +159,22 @@ def not_enough_evidence(
         return [missing]
     message = "what was found is not certain; nearest to the same words are also the causes named here"
     return [msgspec.structs.replace(missing, severity=Severity.NOTE, message=message, why=_render_guesses(guesses))]
+
+
+def ends_unexplained(sources: Sequence[SourceFacts], known_codes: Collection[str]) -> bool:
+    """Whether a source ends in a Python exception that no finding is about."""
+    return any(
+        EXCEPTION.match(event.text)
+        and event.line not in source.harmless_lines
+        and not _is_known(event, source, known_codes)
+        for source in sources
+        for event in source.last_events[-1:]
+        if event.line > source.last_alive_line and event.peeled.level not in QUIET_LEVELS
+    )
+
+
+def _is_known(event: LogEvent, source: SourceFacts, known_codes: Collection[str]) -> bool:
+    return any(match.event.line == event.line and match.rule.code in known_codes for match in source.matches)
 
 
 def unexplained_errors(sources: Sequence[SourceFacts], book: RuleBook) -> list[Finding]:
