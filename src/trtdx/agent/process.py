@@ -108,6 +108,13 @@ class SupervisedProcess:
         self.journal.add_event("leaving", variables=rank_variables())
         self.flush_output()
 
+    def note_exit(self, status: Any) -> None:
+        """Write down a call of sys.exit that says something went wrong."""
+        if os.getpid() == self.pid and status not in (None, 0, False):
+            code = status if isinstance(status, int) else 1
+            words = "" if isinstance(status, int) else str(status)[:300]
+            self.journal.add_event("exit-asked", status=code, words=words, where=_caller_of_exit())
+
     def end_at_once(self, status: int) -> None:
         """Write down a call of os._exit."""
         if os.getpid() != self.pid:
@@ -119,7 +126,8 @@ class SupervisedProcess:
 
     def note_abort(self, code: object) -> None:
         """Write down that this process ends the whole MPI job, and the exception it does so for."""
-        self.exceptions.record("main", sys.exc_info()[1])
+        # A program's own excepthook runs after the exception: only `last_value` still has it there.
+        self.exceptions.record("main", sys.exc_info()[1] or getattr(sys, "last_value", None))
         self.journal.add_event("abort", status=code, where=_caller_of_exit())
         self.flush_output()
 

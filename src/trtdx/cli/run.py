@@ -121,18 +121,13 @@ def _new_case() -> str:
 
 def _supervise(request: RunRequest, color: Color, *, rerun: bool) -> int:
     from trtdx.knowledge.load import load_book
-    from trtdx.run.job.supervise import CommandStartError
     from trtdx.run.rerun import run_again
     from trtdx.run.run import run_command
 
     host = RealHost()
-    try:
-        result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
-    except CommandStartError as err:
-        sys.stderr.write(f"trtdx: {err}\n")
-        return err.status
+    result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
     report = result.report
-    if rerun and result.status:
+    if rerun and result.status and result.record.launcher_pid:
         report = run_again(host, request, result, lambda: load_book(host), Path(request.case, "live"))
     _show(report, request.case, color)
     return result.status

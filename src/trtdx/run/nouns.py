@@ -103,6 +103,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     group: str
     number: int  # in its group, from 1; 0 for messages
+    place: int = 0  # among all collectives of its process, from 1; 0 for messages
     data: dict[str, str]
     where: str
     began: float
@@ -143,7 +144,8 @@ class AgentRecord(msgspec.Struct, kw_only=True):
     groups: dict[str, list[int]] = {}
     calls: list[Call] = []
     calls_lost: int = 0
-    exit_called: dict[str, Any] = {}
+    exit_called: dict[str, Any] = {}  # os._exit
+    exit_asked: dict[str, Any] = {}  # sys.exit with an error, which a program may still catch
     abort: dict[str, Any] = {}
     left: float = 0.0
     problems: list[str] = []

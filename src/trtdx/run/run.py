@@ -14,9 +14,10 @@ from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
 from trtdx.run.job.stories import build_stories
-from trtdx.run.job.supervise import Supervisor, exit_status
+from trtdx.run.job.supervise import CommandStartError, Supervisor, exit_status
 from trtdx.run.modes import mode_environment
 from trtdx.run.nouns import JobRecord
+from trtdx.run.start_failure import report_of_start
 from trtdx.run.verdict.findings import JobView
 from trtdx.run.verdict.judge import job_state, judge_job
 from trtdx.run.verdict.tables import job_sections, shape_section
@@ -48,9 +49,6 @@ def run_command(
         request: what was asked for.
         load_rules: gives the rule book; asked only when there is something to judge.
         show: called with the report on a hang while the job is still there.
-
-    Raises:
-        CommandStartError: the command cannot be started.
     """
     folder = Path(request.case)
     case = CaseWriter(host, request.case)
@@ -66,7 +64,12 @@ def run_command(
             show(hangs[-1])
 
     supervisor = Supervisor(request, folder, environment, on_hang)
-    record = supervisor.run()
+    try:
+        record = supervisor.run()
+    except CommandStartError as err:
+        report = report_of_start(request.command, err, environment, load_rules())
+        _write_report(host, request, case, report)
+        return JobResult(err.status, report, supervisor.record)
     report = _judge_safely(record, supervisor.live, load_rules)
     if hangs and record.hang_seen and report.findings:  # what was seen while it hung says more than what was left of it
         report = _report_after_hang(record, hangs[-1])

@@ -55,7 +55,11 @@ def rank_of(variables: Mapping[str, str], variable: str, agents: Sequence[AgentR
     worlds = [world for agent in agents for world in agent.worlds if world.get("library") == "torch"]
     if worlds:
         return int(worlds[-1]["rank"])
-    return None
+    # A rendezvous that failed or still waits gave nobody a rank, but each process named its own.
+    stated = [
+        call.data.get("rank", "") for agent in agents for call in agent.calls if call.name == "init_process_group"
+    ]
+    return next((int(word) for word in reversed(stated) if word.isdigit()), None)
 
 
 def _tell_story(

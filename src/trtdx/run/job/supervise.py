@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.run.job import processes
-from trtdx.run.job.live import ring_mark
+from trtdx.run.job.live import is_all_in_one_call, is_in_call, ring_mark
 from trtdx.run.job.signals import SignalDesk
 from trtdx.run.job.stacks import is_importing, request_stacks
 from trtdx.run.job.top_output import TopOutput
@@ -33,6 +33,8 @@ GRACE_S = 1.5  # for ranks to follow a launcher that failed
 TERM_S = 3.0  # between SIGTERM and SIGKILL for a job that hangs
 DRAIN_S = 600.0
 RECOVERY_S = 5.0
+TOGETHER_S = 6.0  # more patience where nobody is missing: the first collective of a busy machine takes long
+SMALL_TALK_BYTES = 1 << 16
 
 
 class CommandStartError(Exception):
@@ -40,6 +42,7 @@ class CommandStartError(Exception):
 
     def __init__(self, program: str, err: OSError) -> None:
         super().__init__(f"{program}: {err.strerror}")
+        self.reason = err.strerror or str(err)
         self.status = 126 if err.errno in (errno.EACCES, errno.ENOEXEC, errno.EISDIR) else 127
 
 
@@ -69,6 +72,7 @@ class Supervisor:
         self._scanned = 0.0
         self._stacks_asked = False
         self._recovering = 0.0
+        self._launcher_ticks = 0
 
     def _job_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         site = str(AGENT_FOLDER / "site")
@@ -90,6 +94,7 @@ class Supervisor:
         try:
             pid = processes.start_command(self._request.command, self._environment, output.channels)
         except OSError as err:
+            self._close_door()
             raise CommandStartError(self._request.command[0], err) from err
         finally:
             output.release_channels()
@@ -224,7 +229,9 @@ class Supervisor:
         quiet = now - self._moved
         if quiet < self._request.quiet_for_s or self.record.hang_seen or self.record.launcher_end:
             return
-        if quiet < IMPORT_S and self._is_importing():
+        if quiet < IMPORT_S and (self._is_starting() or self._is_importing()):
+            return
+        if quiet < self._request.quiet_for_s + TOGETHER_S and is_all_in_one_call(self.live):
             return
         self._report_hang(quiet)
 
@@ -236,6 +243,13 @@ class Supervisor:
         if now - self._recovering > RECOVERY_S:
             self.record.hang_seen = self.record.quiet_since = self._recovering = 0.0
             self._stacks_asked = False
+
+    def _is_starting(self) -> bool:
+        """Whether a launcher is still at work on the first rank, which may take long on a busy machine."""
+        spent = processes.cpu_ticks(self.record.launcher_pid)
+        is_busy, self._launcher_ticks = spent > self._launcher_ticks, spent
+        has_begun = len(self.record.processes) > 1 or any(self.live.glob("*/events.jsonl"))
+        return is_busy and not has_begun
 
     def _is_importing(self) -> bool:
         if not self._stacks_asked:
@@ -258,14 +272,27 @@ class Supervisor:
             self._signal_all(signal.SIGTERM)
 
     def _progress_mark(self) -> tuple[object, ...]:
-        moved = tuple(sorted((pid, processes.bytes_moved(pid)) for pid in self._alive()))
-        rings, outputs = [], []
+        # Launchers keep talking to each other (torchrun's rendezvous does every five seconds) while the ranks stand still.
+        alive = self._alive()
+        watched = [pid for pid in alive if self._is_rank(pid)] or alive
+        rings, outputs, waiting = [], [], set()
         for folder in self.live.iterdir():
             if folder.is_dir():
                 rings.append((folder.name, ring_mark(folder)))
                 outputs += [path.stat().st_size for path in folder.glob("*.log")]
+                if is_in_call(folder):
+                    waiting.add(folder.name.split("-")[-2])
+        moved = tuple(sorted((pid, self._bytes_moved(pid, str(pid) in waiting)) for pid in watched))
         beat = self._heartbeat.stat().st_mtime_ns if self._heartbeat.exists() else 0
         return moved, tuple(sorted(rings)), sum(outputs), beat
+
+    def _bytes_moved(self, pid: int, is_in_call: bool) -> int:
+        """Return the bytes a process has moved; of one that waits in a collective only what is more than small talk.
+
+        A rendezvous asks its store again every ten seconds, and so does the watchdog of a collective.
+        """
+        moved = processes.bytes_moved(pid)
+        return moved // SMALL_TALK_BYTES if is_in_call else moved
 
     def _kill_on(self, now: float) -> None:
         if now - self._killing < TERM_S or not self._alive():
@@ -301,6 +328,9 @@ class Supervisor:
         self.record.kernel_kills = processes.kernel_kills(self._clock.uptime_s)
         self._watch.close()
         output.close()
+        self._close_door()
+
+    def _close_door(self) -> None:
         self._door.close()
         shutil.rmtree(self._door_folder, ignore_errors=True)
 

@@ -9,12 +9,12 @@ import msgspec
 from trtdx.model import Evidence, Severity, Symptom
 from trtdx.run.verdict.crash import crash_findings
 from trtdx.run.verdict.endings import Failure, blame, failures_of
-from trtdx.run.verdict.findings import JobView, make_finding, name_ranks
+from trtdx.run.verdict.findings import JobView, make_finding
 from trtdx.run.verdict.known import known_causes
 from trtdx.run.verdict.mismatch import find_mismatch
 from trtdx.run.verdict.stalled import hang_findings, mismatch_finding
 from trtdx.run.verdict.stragglers import find_straggler
-from trtdx.run.verdict.worlds import find_claimed_twice, find_lonely_world
+from trtdx.run.verdict.worlds import find_lonely_world
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
@@ -126,10 +126,6 @@ def _quiet_findings(view: JobView) -> list[Finding]:
             "share": f"{straggler.waited_s / max(straggler.span_s, 1e-9):.0%}",
         }
         findings.append(make_finding(view, "DX1256", (straggler.rank,), evidence, values, confidence=0.85))
-    twice = find_claimed_twice(view.ranks)
-    if twice and not findings:
-        evidence = [Evidence(f"rank {rank}", f"{count} processes have it") for rank, count in twice.items()]
-        findings.append(make_finding(view, "DX1259", tuple(twice), evidence, {"who": name_ranks(tuple(twice))}))
     return findings
 
 

@@ -67,7 +67,8 @@ def activity_of(story: RankStory, record: JobRecord) -> Activity:
         line
     ):
         target = f" on {file}" if file else ""
-        kind = PEER if file.startswith("socket:") else IO
+        is_library = bool(frames) and "/torch/" in frames[0].file  # its rendezvous waits for the other ranks
+        kind = PEER if file.startswith("socket:") and (is_library or not frames) else IO
         return Activity(kind, f"waits in {syscall or 'input or output'}{target}{place}{shown}", frames)
     if syscall in ("poll", "select", "epoll"):
         return Activity(PEER, f"waits in {syscall} for a descriptor{place}{shown}", frames)
