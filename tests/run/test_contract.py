@@ -76,12 +76,22 @@ def test_the_status_is_the_commands_own(supervise, script, status):
     assert supervise("bash", "-c", script).returncode == status
 
 
-def test_a_command_that_cannot_be_started_is_told_as_a_shell_tells_it(supervise, tmp_path):
-    (tmp_path / "plain.txt").write_text("no program")
-    assert supervise("no-such-command-here").returncode == 127
-    (tmp_path / "case2").mkdir()
-    argv = [*TRTDX, "run", "--case", str(tmp_path / "other"), "--", str(tmp_path / "plain.txt")]
-    assert subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 126
+@pytest.mark.parametrize(
+    ("text", "mode", "status", "words"),
+    [
+        (None, 0, 127, "No such file or directory"),
+        ("no program", 0o644, 126, "Permission denied"),
+        ("#!/no/such/python3\n", 0o755, 127, "asks for #!/no/such/python3"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_told_as_a_shell_tells_it(text, mode, status, words, supervise, tmp_path):
+    program = tmp_path / "serve"
+    if text is not None:
+        program.write_text(text)
+        program.chmod(mode)
+    assert supervise(str(program)).returncode == status
+    assert report_of(tmp_path)["findings"][0]["code"] == "DX1266"
+    assert words in report_of(tmp_path)["findings"][0]["message"]
 
 
 def test_the_report_is_written_on_success_and_says_nothing_is_wrong(supervise, tmp_path):

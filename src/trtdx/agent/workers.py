@@ -53,7 +53,7 @@ def _watch_barrier(process: SupervisedProcess, module: ModuleType) -> None:
     def wait_watched(self: Any, *args: Any, **options: Any) -> Any:
         try:
             lock = self._cond._lock._semlock
-            group = f"multiprocessing{lock.name or '/%x' % lock.handle}"
+            group = f"multiprocessing {lock.name or hex(lock.handle)}"
         except Exception as err:
             process.note_failure("barrier", err)
             return wait(self, *args, **options)

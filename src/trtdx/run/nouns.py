@@ -121,7 +121,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 f"{self.name} with {'rank ' + peer if (peer := self.data.get('peer', 'any')) != 'any' else 'any rank'}"
             )
-        return f"{self.name} #{self.number}" + ("" if self.group == "world" else f" of group {self.group}")
+        is_only_one = self.group.startswith(("world", "rendezvous", "multiprocessing")) and "[" not in self.group
+        return f"{self.name} #{self.number}" + ("" if is_only_one else f" of group {self.group}")
 
 
 class AgentRecord(msgspec.Struct, kw_only=True):

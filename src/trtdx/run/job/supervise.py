@@ -34,7 +34,7 @@ TERM_S = 3.0  # between SIGTERM and SIGKILL for a job that hangs
 DRAIN_S = 600.0
 RECOVERY_S = 5.0
 TOGETHER_S = 6.0  # more patience where nobody is missing: the first collective of a busy machine takes long
-SMALL_TALK_BYTES = 1 << 16
+SMALL_TALK_BYTES = 1 << 17  # between two scans
 
 
 class CommandStartError(Exception):
@@ -73,6 +73,7 @@ class Supervisor:
         self._stacks_asked = False
         self._recovering = 0.0
         self._launcher_ticks = 0
+        self._bytes: dict[int, tuple[int, int]] = {}  # by process: at the last scan, and at its last progress
 
     def _job_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         site = str(AGENT_FOLDER / "site")
@@ -289,10 +290,14 @@ class Supervisor:
     def _bytes_moved(self, pid: int, is_in_call: bool) -> int:
         """Return the bytes a process has moved; of one that waits in a collective only what is more than small talk.
 
-        A rendezvous asks its store again every ten seconds, and so does the watchdog of a collective.
+        The store of a rendezvous is asked again and again by those who wait, and so it is by the watchdogs of torch.
         """
         moved = processes.bytes_moved(pid)
-        return moved // SMALL_TALK_BYTES if is_in_call else moved
+        before, counted = self._bytes.get(pid, (0, 0))
+        if not is_in_call or moved - before >= SMALL_TALK_BYTES:
+            counted = moved
+        self._bytes[pid] = moved, counted
+        return counted
 
     def _kill_on(self, now: float) -> None:
         if now - self._killing < TERM_S or not self._alive():

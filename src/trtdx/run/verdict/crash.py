@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from trtdx.model import Evidence
 from trtdx.run.job.stacks import StackFrame, parse_stacks, source_line
 from trtdx.run.nouns import signal_name
-from trtdx.run.verdict.endings import CRASH_SIGNALS, KILLED, Failure, blame, exit_under_way, failures_of, left_early
+from trtdx.run.verdict.endings import (
+    CRASH_SIGNALS,
+    KILLED,
+    Failure,
+    blame,
+    exit_under_way,
+    failures_of,
+    left_early,
+    left_without_finalize,
+)
 from trtdx.run.verdict.findings import JobView, make_finding, name_ranks
 from trtdx.run.verdict.known import LEAST_CONFIDENCE, known_causes, surest_cause, with_blame
 from trtdx.run.verdict.mismatch import find_mismatch
@@ -33,6 +42,8 @@ def crash_findings(view: JobView) -> list[Finding]:
     mismatch = find_mismatch(view.ranks)
     if mismatch is not None and (not culprits or mismatch.began <= culprits[0].time):
         return [mismatch_finding(view, mismatch)]
+    if gone := left_without_finalize(view.ranks, culprits):
+        return [_left_early_finding(view, [story.rank for story in gone if story.rank is not None])]
     if culprits:
         return [finding_of_failures(view, culprits)]
     if failures and (rendezvous := rendezvous_finding(view)):

@@ -27,6 +27,8 @@ CRASH_SIGNALS = (4, 5, 6, 7, 8, 11, 31)  # what native code dies of by its own f
 TOGETHER_S = 3.0
 LEAVING_S = 5.0  # between sys.exit and the last exit handler
 AT_ONCE_S = 0.3
+SAME_LOOK_S = 0.05
+LAUNCHER_S = 5.0  # in which a launcher ends the others when one rank has gone without MPI_Finalize
 KILLED = "signal 9"
 
 
@@ -131,6 +133,9 @@ def blame(failures: Sequence[Failure]) -> list[Failure]:
         return []
     first = min(candidates, key=lambda failure: (failure.was_waiting, failure.time))
     others = [failure for failure in candidates if failure.kind != KILLED]
+    at_once = [failure for failure in others if failure.time <= first.time + SAME_LOOK_S]
+    if first.kind == KILLED and not first.was_waiting and at_once:  # seen at one look, so the order is not known
+        first = at_once[0]
     if first.kind == KILLED and first.was_waiting:
         if not others or others[0].time > first.time + AT_ONCE_S:
             return []
@@ -142,6 +147,20 @@ def blame(failures: Sequence[Failure]) -> list[Failure]:
         if failure.kind == first.kind
         and abs(failure.time - first.time) < reach_s
         and (failure.was_waiting == first.was_waiting or failure.kind != KILLED)
+    ]
+
+
+def left_without_finalize(stories: Sequence[RankStory], culprits: Sequence[Failure]) -> list[RankStory]:
+    """Return MPI ranks that ended by os._exit(0) right before their launcher killed those who would be blamed."""
+    if not culprits or any(failure.kind != KILLED for failure in culprits):
+        return []
+    killed = min(failure.time for failure in culprits)
+    return [
+        story
+        for story in stories
+        for agent in story.agents
+        if agent.worlds and agent.exit_called and story.end is not None and story.end.is_clean
+        if -SAME_LOOK_S <= killed - float(agent.exit_called["time"]) < LAUNCHER_S
     ]
 
 

@@ -145,10 +145,11 @@ def _with_victims(view: JobView, finding: Finding) -> Finding:
     if finding.severity is not Severity.ERROR:
         return finding
     symptoms = list(finding.symptoms)
+    shown = {evidence.text for evidence in finding.evidence}
     symptoms += [
         Symptom("DX445", f"{failure.story.name}: {failure.in_words()}", failure.story.name)
         for failure in failures_of(view.ranks)
-        if failure.story.rank not in finding.ranks
+        if failure.story.rank not in finding.ranks and failure.in_words() not in shown
     ]
     known = {symptom.code for symptom in symptoms}
     for other in known_causes(view, view.launcher_texts()):

@@ -122,7 +122,9 @@ def find_waiting(stories: Sequence[RankStory]) -> WaitVerdict | None:
 def _cycle_verdict(ranks: dict[int, RankStory], edges: dict[int, set[int]], first: Call) -> WaitVerdict:
     """Return the ranks of a ring of waiters; where most are in one collective, those that are not in it."""
     odd = [rank for rank in edges if (call := waited_call(ranks[rank])) and not _is_same_call(call, first)]
-    members = sorted(odd if odd and len(odd) < len(edges) else edges)
+    is_minority = 2 * len(odd) < len(edges)
+    are_messages = all(call.is_message for rank in odd if (call := waited_call(ranks[rank])))
+    members = sorted(odd if odd and len(odd) < len(edges) and (is_minority or are_messages) else edges)
     return WaitVerdict(tuple(members), first, tuple(sorted(set(edges) - set(members))), is_cycle=True)
 
 
