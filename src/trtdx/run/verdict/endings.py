@@ -100,8 +100,8 @@ class Failure:
 
 def exit_under_way(agent: AgentRecord) -> dict[str, Any]:
     """Return the call of sys.exit by which a process is leaving; one that was caught is none."""
-    asked = agent.exit_asked
-    return asked if asked and 0 <= agent.left - float(asked["time"]) < LEAVING_S else {}
+    event = agent.exit_asked
+    return event if event and 0 <= agent.left - float(event["time"]) < LEAVING_S else {}
 
 
 def failures_of(stories: Sequence[RankStory]) -> list[Failure]:
