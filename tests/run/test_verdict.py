@@ -151,10 +151,10 @@ def end_of(story, job, status, time):
     story.end = job.record.ends[story.pids[0]] = ProcessEnd(pid=story.pids[0], time=time, status=status)
 
 
-@pytest.mark.parametrize("call", ["Barrier!", "Barrier"])
-def test_a_rank_that_left_without_finalize_is_to_blame_and_not_those_its_launcher_killed(call, job):
+@pytest.mark.parametrize(("call", "status"), [("Barrier!", 9), ("Barrier", 9), ("Barrier!", 0)])
+def test_a_rank_that_left_without_finalize_is_to_blame_and_not_those_its_launcher_killed(call, status, job):
     job.record.hang_seen = 0.0
-    job.record.launcher_end = ProcessEnd(pid=1, time=60.0, status=9)
+    job.record.launcher_end = ProcessEnd(pid=1, time=60.0, status=status)
     for rank in (0, 1, 3):
         end_of(job.add_rank(rank, call), job, 9, 50.2)
     left = {"time": 50.0, "status": 0, "where": "x.py:3"}

@@ -137,6 +137,8 @@ def _show(report: Report, case: str, color: Color) -> None:
     """Print the report to standard error: standard output is the command's."""
     from trtdx.render import render_text
 
+    if sys.stderr is None:  # it was closed from the start
+        return
     text = f"trtdx: {report.summary.text}\n"
     if report.findings or report.sections:
         is_coloured = color is Color.ALWAYS or (

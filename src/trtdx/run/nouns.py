@@ -203,5 +203,6 @@ class JobRecord(msgspec.Struct, kw_only=True):
     was_killed_by_us: bool = False
     kernel_kills: dict[int, str] = {}
     left_behind: list[int] = []
+    output_lost: str = ""  # why its output could not be written where it was to go
     signals: list[int] = []  # that reached the supervisor and were passed on
     problems: list[str] = []  # what kept the supervisor from looking

@@ -13,6 +13,7 @@ from trtdx.model import Report, Summary, headline_from_findings
 from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
+from trtdx.run.job.processes import fill_closed_streams
 from trtdx.run.job.stories import build_stories
 from trtdx.run.job.supervise import CommandStartError, Supervisor, exit_status
 from trtdx.run.modes import mode_environment
@@ -50,6 +51,7 @@ def run_command(
         load_rules: gives the rule book; asked only when there is something to judge.
         show: called with the report on a hang while the job is still there.
     """
+    closed = fill_closed_streams()
     folder = Path(request.case)
     case = CaseWriter(host, request.case)
     case.record("command", {"argv": list(request.command), "tool": "run"})
@@ -63,7 +65,7 @@ def run_command(
         if request.on_hang == "report":
             show(hangs[-1])
 
-    supervisor = Supervisor(request, folder, environment, on_hang)
+    supervisor = Supervisor(request, folder, environment, on_hang, closed)
     try:
         record = supervisor.run()
     except CommandStartError as err:
@@ -74,10 +76,12 @@ def run_command(
     if hangs and record.hang_seen and report.findings:  # what was seen while it hung says more than what was left of it
         report = _report_after_hang(record, hangs[-1])
     notes = [*keep_logs(case, folder), *dict.fromkeys(record.problems[:5])]
-    summary = msgspec.structs.replace(report.summary, partial=(*report.summary.partial, *notes))
+    lost = f"; what it printed could not be written ({record.output_lost})" if record.output_lost else ""
+    text, partial = report.summary.text + lost, (*report.summary.partial, *notes)
+    summary = msgspec.structs.replace(report.summary, text=text, partial=partial)
     report = msgspec.structs.replace(report, summary=summary)
     _write_report(host, request, case, report)
-    return JobResult(exit_status(record.launcher_end), report, record)
+    return JobResult(exit_status(record.launcher_end) or int(bool(record.output_lost)), report, record)
 
 
 def _judge_safely(record: JobRecord, live: Path, load_rules: Callable[[], RuleBook]) -> Report:

@@ -21,7 +21,7 @@ from trtdx.run.job.top_output import TopOutput
 from trtdx.run.nouns import JobProcess, JobRecord, ProcessEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from trtdx.run.nouns import RunRequest
 
@@ -33,6 +33,7 @@ GRACE_S = 1.5  # for ranks to follow a launcher that failed
 TERM_S = 3.0  # between SIGTERM and SIGKILL for a job that hangs
 DRAIN_S = 600.0
 RECOVERY_S = 5.0
+LONGEST_LOOK_S = 1.0  # that counts as quiet between two looks at the job
 TOGETHER_S = 6.0  # more patience where nobody is missing: the first collective of a busy machine takes long
 SMALL_TALK_BYTES = 1 << 17  # between two scans
 
@@ -50,9 +51,15 @@ class Supervisor:
     """One supervised job."""
 
     def __init__(
-        self, request: RunRequest, case: Path, environment: Mapping[str, str], on_hang: Callable[[JobRecord], None]
+        self,
+        request: RunRequest,
+        case: Path,
+        environment: Mapping[str, str],
+        on_hang: Callable[[JobRecord], None],
+        closed: Collection[int] = (),
     ) -> None:
         self._request, self._on_hang = request, on_hang
+        self._closed = closed
         self.live = case / "live"
         self.live.mkdir(parents=True, exist_ok=True)
         self.run_id = uuid.uuid4().hex
@@ -73,6 +80,7 @@ class Supervisor:
         self._stacks_asked = False
         self._recovering = 0.0
         self._launcher_ticks = 0
+        self._checked = 0.0
         self._bytes: dict[int, tuple[int, int]] = {}  # by process: at the last scan, and at its last progress
 
     def _job_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -91,7 +99,7 @@ class Supervisor:
         """Run the command to its end and return what was seen of the job."""
         processes.adopt_orphans()
         desk = SignalDesk()
-        output = TopOutput(self.live / "launcher")
+        output = TopOutput(self.live / "launcher", self._closed)
         try:
             pid = processes.start_command(self._request.command, self._environment, output.channels)
         except OSError as err:
@@ -106,6 +114,7 @@ class Supervisor:
         try:
             self._loop(desk, output)
             output.wait_until_passed_on(DRAIN_S)
+            self.record.output_lost = output.lost_words()
         finally:
             self._finish(output)
         return self.record
@@ -223,6 +232,9 @@ class Supervisor:
         return any(name in self.record.processes[pid].variables for name in processes.RANK_VARIABLES)
 
     def _check_progress(self, now: float) -> None:
+        # Where this process gets no turn for a while, the job gets none either: such time is nobody's silence.
+        self._moved += max(0.0, now - self._checked - LONGEST_LOOK_S) if self._checked else 0.0
+        self._checked = now
         mark = self._progress_mark()
         if mark != self._mark:
             self._mark, self._moved = mark, now
@@ -247,8 +259,10 @@ class Supervisor:
 
     def _is_starting(self) -> bool:
         """Whether a launcher is still at work on the first rank, which may take long on a busy machine."""
+        launcher = processes.read_process(self.record.launcher_pid)
         spent = processes.cpu_ticks(self.record.launcher_pid)
-        is_busy, self._launcher_ticks = spent > self._launcher_ticks, spent
+        is_busy = spent > self._launcher_ticks or (launcher is not None and launcher.state in "RD")
+        self._launcher_ticks = spent
         has_begun = len(self.record.processes) > 1 or any(self.live.glob("*/events.jsonl"))
         return is_busy and not has_begun
 

@@ -8,7 +8,7 @@ import msgspec
 
 from trtdx.model import Evidence, Severity, Symptom
 from trtdx.run.verdict.crash import crash_findings
-from trtdx.run.verdict.endings import Failure, blame, failures_of
+from trtdx.run.verdict.endings import Failure, failures_of
 from trtdx.run.verdict.findings import JobView, make_finding
 from trtdx.run.verdict.known import known_causes
 from trtdx.run.verdict.mismatch import find_mismatch
@@ -56,8 +56,8 @@ def job_state(view: JobView) -> JobState:
 
 def _failed_ranks(view: JobView) -> list[Failure]:
     """Return ranks that failed although the launcher says that all is well; a restarted rank has not."""
-    failures = failures_of(view.ranks)
-    return [failure for failure in failures if not failure.is_victim_like] if blame(failures) else []
+    # MPICH's launcher may say 0 although it killed the ranks that waited for one that had gone.
+    return [failure for failure in failures_of(view.ranks) if not failure.is_victim_like]
 
 
 def _lonely_findings(view: JobView) -> list[Finding]:
