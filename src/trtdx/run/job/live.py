@@ -10,6 +10,7 @@ from trtdx.agent import ring as ring_format
 from trtdx.run.nouns import AgentRecord, Call, RaisedException
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 MOST_EVENTS = 20_000
@@ -121,9 +122,9 @@ def is_in_call(folder: Path) -> bool:
         return False
 
 
-def is_all_in_one_call(live: Path) -> bool:
+def is_all_in_one_call(live: Path, pids: Collection[int]) -> bool:
     """Return whether all processes that call collectives are in the same one: nobody is missing, it is under way."""
-    last = [agent.calls[-1] for agent in read_agents(live) if agent.calls]
+    last = [agent.calls[-1] for agent in read_agents(live) if agent.calls and agent.pid in pids]
     places = {(call.group, call.number) for call in last}
     return len(last) > 1 and len(places) == 1 and all(call.is_open and not call.is_message for call in last)
 

@@ -199,7 +199,7 @@ class Supervisor:
                 self._add(process)
 
     def _update(self, known: JobProcess, process: JobProcess) -> None:
-        known.state, known.ppid = process.state, process.ppid
+        known.state = process.state  # its first parent stays known: an orphan is still a child of its rank
         known.most_memory_bytes = max(known.most_memory_bytes, processes.resident_bytes(known.pid))
         if (argv := processes.command_line(known.pid)) and argv != known.argv:
             known.argv, known.name = argv, process.name
@@ -244,7 +244,7 @@ class Supervisor:
             return
         if quiet < IMPORT_S and (self._is_starting() or self._is_importing()):
             return
-        if quiet < self._request.quiet_for_s + TOGETHER_S and is_all_in_one_call(self.live):
+        if quiet < self._request.quiet_for_s + TOGETHER_S and is_all_in_one_call(self.live, self._alive()):
             return
         self._report_hang(quiet)
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from trtdx.model import Evidence
-from trtdx.run.job.stacks import StackFrame, parse_stacks, source_line
+from trtdx.run.job.stacks import StackFrame, own_frames, parse_stacks, source_line
 from trtdx.run.nouns import signal_name
 from trtdx.run.verdict.endings import (
     CRASH_SIGNALS,
@@ -89,7 +89,7 @@ def _launcher_finding(view: JobView) -> Finding:
         return make_finding(view, "DX1260", (), evidence, values)
     guesses = known_causes(view, view.launcher_texts())
     words = [evidence for guess in guesses[:1] for evidence in guess.evidence[:2]]
-    values = {"who": view.record.command[0], "status": end.exit_code or 0}
+    values = {"who": f"{view.record.command[0]} ended with", "status": end.exit_code or 0}
     return make_finding(view, "DX1245", (), [*evidence, *words], values, confidence=0.6)
 
 
@@ -161,7 +161,8 @@ def failure_evidence(view: JobView, failure: Failure) -> list[Evidence]:
         evidence.append(Evidence(f"{story.name}: {exception.where}", exception.in_words()))
         evidence += [Evidence(f"{story.name}: raised from", cause) for cause in exception.causes[:2]]
     if story.end is not None and not story.end.is_clean:
-        evidence.append(Evidence(f"{story.name}, process {story.end.pid}", story.end.in_words()))
+        place = story.name if story.rank is None else f"{story.name}, process {story.end.pid}"
+        evidence.append(Evidence(place, story.end.in_words()))
     for agent in story.agents:
         if agent.abort or agent.exit_called:
             event = agent.abort or agent.exit_called
@@ -172,7 +173,7 @@ def failure_evidence(view: JobView, failure: Failure) -> list[Evidence]:
             evidence.append(Evidence(f"{story.name}: {event.get('where')}", f"calls sys.exit({words!r})"))
         if agent.crash and (threads := parse_stacks(agent.crash)):
             crashed = next((thread for thread in threads if thread.is_main), threads[0])
-            evidence.append(Evidence(f"{story.name}: stack", " <- ".join(map(str, crashed.frames[:5]))))
+            evidence.append(Evidence(f"{story.name}: stack", " <- ".join(map(str, own_frames(crashed.frames)[:5]))))
     if exception is not None:
         evidence += [Evidence(f"{story.name}: tensor", words) for words in exception.tensors[-6:]]
     if words := view.last_words(story):

@@ -140,7 +140,7 @@ def blame(failures: Sequence[Failure]) -> list[Failure]:
         if not others or others[0].time > first.time + AT_ONCE_S:
             return []
         first = others[0]
-    reach_s = AT_ONCE_S if first.kind == KILLED else TOGETHER_S
+    reach_s = SAME_LOOK_S if first.kind == KILLED else TOGETHER_S
     return [
         failure
         for failure in candidates

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.model import Finding
-    from trtdx.run.nouns import RankStory
+    from trtdx.run.nouns import Call, RankStory
     from trtdx.run.verdict.mismatch import CallMismatch
     from trtdx.run.verdict.waiting import WaitVerdict
     from trtdx.run.verdict.worlds import MissingRanks
@@ -94,8 +94,8 @@ def mismatch_finding(view: JobView, mismatch: CallMismatch, *, is_silent: bool =
     values: dict[str, object] = {
         "who": who,
         "call": right.in_words(),
-        "wrong": wrong.name if not mismatch.key else _value(wrong.data, mismatch.key),
-        "right": right.name if not mismatch.key else _value(right.data, mismatch.key),
+        "wrong": _value(wrong.data, mismatch.key) if mismatch.key else _name_beside(wrong, right),
+        "right": _value(right.data, mismatch.key) if mismatch.key else _name_beside(right, wrong),
         "key": {"root": "root rank", "op": "reduction"}.get(key, key),
         "silently": ", and nothing reported it: the result is wrong" if is_silent else "",
         "then": _then(view, mismatch),
@@ -104,6 +104,11 @@ def mismatch_finding(view: JobView, mismatch: CallMismatch, *, is_silent: bool =
     return make_finding(
         view, _MISMATCH_CODES[mismatch.kind], mismatch.culprits, evidence, values, confidence=confidence
     )
+
+
+def _name_beside(call: Call, other: Call) -> str:
+    """Return a call's name, with its group where the other call has the same name."""
+    return call.name if call.name != other.name else f"{call.name} of group {call.group}"
 
 
 def _then(view: JobView, mismatch: CallMismatch) -> str:
