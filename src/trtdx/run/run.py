@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,6 +41,23 @@ class JobResult(msgspec.Struct, frozen=True):
     record: JobRecord
 
 
+class PreparedRules:
+    """The rule book, read once: when it is needed, or before, beside a job that has been quiet for a while."""
+
+    def __init__(self, load_rules: Callable[[], RuleBook]) -> None:
+        self._load_rules, self._lock = load_rules, threading.Lock()
+        self._book: RuleBook | None = None
+
+    def __call__(self) -> RuleBook:
+        with self._lock:
+            if self._book is None:
+                self._book = self._load_rules()
+            return self._book
+
+    def prepare(self) -> None:
+        threading.Thread(target=self, daemon=True).start()
+
+
 def run_command(
     host: Host, request: RunRequest, load_rules: Callable[[], RuleBook], show: Callable[[Report], None]
 ) -> JobResult:
@@ -57,6 +75,7 @@ def run_command(
     case.record("command", {"argv": list(request.command), "tool": "run"})
     environment = mode_environment(request, folder, host.environment())
 
+    load_rules = PreparedRules(load_rules)
     hangs: list[Report] = []
 
     def on_hang(record: JobRecord) -> None:
@@ -65,7 +84,7 @@ def run_command(
         if request.on_hang == "report":
             show(hangs[-1])
 
-    supervisor = Supervisor(request, folder, environment, on_hang, closed)
+    supervisor = Supervisor(request, folder, environment, on_hang, load_rules.prepare, closed)
     try:
         record = supervisor.run()
     except CommandStartError as err:

@@ -56,9 +56,10 @@ class Supervisor:
         case: Path,
         environment: Mapping[str, str],
         on_hang: Callable[[JobRecord], None],
+        on_quiet: Callable[[], None],
         closed: Collection[int] = (),
     ) -> None:
-        self._request, self._on_hang = request, on_hang
+        self._request, self._on_hang, self._on_quiet = request, on_hang, on_quiet
         self._closed = closed
         self.live = case / "live"
         self.live.mkdir(parents=True, exist_ok=True)
@@ -81,6 +82,7 @@ class Supervisor:
         self._recovering = 0.0
         self._launcher_ticks = 0
         self._checked = 0.0
+        self._is_prepared = False
         self._bytes: dict[int, tuple[int, int]] = {}  # by process: at the last scan, and at its last progress
 
     def _job_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -240,6 +242,9 @@ class Supervisor:
             self._mark, self._moved = mark, now
             self._note_recovery(now)
         quiet = now - self._moved
+        if quiet > self._request.quiet_for_s / 2 and not self._is_prepared:
+            self._is_prepared = True
+            self._on_quiet()
         if quiet < self._request.quiet_for_s or self.record.hang_seen or self.record.launcher_end:
             return
         if quiet < IMPORT_S and (self._is_starting() or self._is_importing()):
