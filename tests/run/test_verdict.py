@@ -23,12 +23,14 @@ class HandMadeJob:
         pid = 1000 + len(self.stories)
         numbers, made = {}, []
         for place, text in enumerate(calls, 1):
+            text, _, words = text.partition(" ")
             name, _, group = text.rstrip("!").partition("@")
             group = group or "world"
             numbers[group] = numbers.get(group, 0) + 1
             ended = None if text.endswith("!") else 10.0 + place
             call = Call(
-                name=name, group=group, number=numbers[group], place=place, data={}, where=f"x.py:{name}",
+                name=name, group=group, number=numbers[group], place=place,
+                data=dict(word.split("=") for word in words.split()), where=f"x.py:{name}",
                 began=10.0 + place, ended=ended,
             )  # fmt: skip
             made.append(call)
@@ -168,3 +170,32 @@ def test_of_ends_seen_at_one_look_the_one_that_no_launcher_makes_came_first(job)
     for rank, status in enumerate((9, 9, 5 << 8, 9)):
         end_of(job.add_rank(rank, "Barrier"), job, status, 50.0)
     assert job.verdict()[:2] == ("DX1245", (2,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ("Allreduce! n=4 dtype=float64 op=SUM", "DX1248"),
+        ("Allreduce! n=8 dtype=float32 op=SUM", "DX1249"),
+        ("Allreduce! n=8 dtype=float64 op=MAX", "DX1250"),
+        ("Bcast! n=8 dtype=float64 root=0", "DX1247"),
+    ],
+)
+def test_the_rank_whose_call_differs_is_to_blame(wrong, code, job):
+    for rank in (0, 1, 3):
+        job.add_rank(rank, "Barrier", "Allreduce! n=8 dtype=float64 op=SUM")
+    job.add_rank(2, "Barrier", wrong)
+    assert job.verdict()[:2] == (code, (2,))
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(4, "DX1241"), (6, "DX1241"), (7, "DX1241"), (8, "DX1241"), (11, "DX1241"), (9, "DX1240"),
+                         (3 << 8, "DX1245"), (137 << 8, "DX1262")]
+)  # fmt: skip
+def test_how_a_rank_ended_is_the_cause(status, code, job):
+    job.record.hang_seen = 0.0
+    job.record.launcher_end = ProcessEnd(pid=1, time=60.0, status=1 << 8)
+    for rank in (0, 1, 3):
+        end_of(job.add_rank(rank, "Barrier!"), job, 15, 50.5)
+    end_of(job.add_rank(2, "Barrier"), job, status, 50.0)
+    assert job.verdict()[:2] == (code, (2,))

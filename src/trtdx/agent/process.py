@@ -32,6 +32,14 @@ class SupervisedProcess:
         self.exceptions = ExceptionWatch(self)
 
     def _open_files(self) -> None:
+        held = _hold_closed_streams()
+        try:
+            self._open_own_files()
+        finally:
+            for fd in held:
+                os.close(fd)
+
+    def _open_own_files(self) -> None:
         self.folder = os.path.join(self._live, f"{socket.gethostname()}-{self.pid}-{time.time_ns() // 1000}")
         os.mkdir(self.folder, 0o700)
         self.journal = Journal(os.path.join(self.folder, "events.jsonl"))
@@ -139,6 +147,17 @@ class SupervisedProcess:
                 pass  # the interpreter will say so itself in a moment
         if self._output:
             self._output.wait_until_passed_on()
+
+
+def _hold_closed_streams() -> list[int]:
+    """Return descriptors that stand in for standard streams the program has closed, so that no file of ours becomes one."""
+    held: list[int] = []
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return held
+        held.append(fd)
 
 
 def _command_line() -> list[str]:
