@@ -199,3 +199,11 @@ def test_how_a_rank_ended_is_the_cause(status, code, job):
         end_of(job.add_rank(rank, "Barrier!"), job, 15, 50.5)
     end_of(job.add_rank(2, "Barrier"), job, status, 50.0)
     assert job.verdict()[:2] == (code, (2,))
+
+
+def test_where_all_were_killed_the_first_of_them_is_to_blame(job):
+    job.record.hang_seen = 0.0
+    job.record.launcher_end = ProcessEnd(pid=1, time=60.0, status=9 << 8)
+    for rank, time in enumerate((50.000003, 50.000001, 50.0, 50.000002)):
+        end_of(job.add_rank(rank, "Barrier"), job, 9, time)
+    assert job.verdict()[:2] == ("DX1240", (2,))

@@ -222,12 +222,13 @@ class EndWatch:
         with contextlib.suppress(InterruptedError):
             events = self._poll.poll(timeout_s)
             now = time.time()
-            for fd, _ in events:
+            for place, (fd, _) in enumerate(events):
                 if fd in self._others:
                     ready.add(fd)
                 elif fd in self._pidfds:
                     self._poll.unregister(fd)
-                    self._pending[self._pidfds.pop(fd)] = (fd, now, _zombie_status(self._pending_pid(fd)))
+                    when = now + place * 1e-6  # the kernel lists them in the order in which they ended
+                    self._pending[self._pidfds.pop(fd)] = (fd, when, _zombie_status(self._pending_pid(fd)))
         return self._settle(time.time()), ready
 
     def _pending_pid(self, fd: int) -> int:

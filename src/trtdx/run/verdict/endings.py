@@ -141,13 +141,15 @@ def blame(failures: Sequence[Failure]) -> list[Failure]:
             return []
         first = others[0]
     reach_s = SAME_LOOK_S if first.kind == KILLED else TOGETHER_S
-    return [
+    same = [
         failure
         for failure in candidates
         if failure.kind == first.kind
         and abs(failure.time - first.time) < reach_s
         and (failure.was_waiting == first.was_waiting or failure.kind != KILLED)
     ]
+    # Where one rank is killed, MPICH's launcher kills all others at once.
+    return same[:1] if first.kind == KILLED and len(same) == len(failures) else same
 
 
 def left_without_finalize(stories: Sequence[RankStory], culprits: Sequence[Failure]) -> list[RankStory]:
