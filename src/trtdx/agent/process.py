@@ -32,11 +32,11 @@ class SupervisedProcess:
         self.exceptions = ExceptionWatch(self)
 
     def _open_files(self) -> None:
-        held = _hold_closed_streams()
+        stand_ins = _hold_closed_streams()
         try:
             self._open_own_files()
         finally:
-            for fd in held:
+            for fd in stand_ins:
                 os.close(fd)
 
     def _open_own_files(self) -> None:
@@ -151,13 +151,13 @@ class SupervisedProcess:
 
 def _hold_closed_streams() -> list[int]:
     """Return descriptors that stand in for standard streams the program has closed, so that no file of ours becomes one."""
-    held: list[int] = []
+    stand_ins: list[int] = []
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
         if fd > 2:
             os.close(fd)
-            return held
-        held.append(fd)
+            return stand_ins
+        stand_ins.append(fd)
 
 
 def _command_line() -> list[str]:
