@@ -13,7 +13,7 @@ COMPUTE = "import hashlib\ndata = b'x' * 65536\nfor _ in range(20000): hashlib.s
 PRINT = "import sys\nline = 'x' * 99 + '\\n'\nfor _ in range(2000000): sys.stdout.write(line)"
 RECORD = (
     "import time, trtdx_agent, sys\nring = sys.modules['_trtdx_agent.start'].CURRENT.ring\n"
-    "t = time.perf_counter()\nfor _ in range(200000): ring.add_record(1, 0, 'all_reduce\\x1fworld\\x1f1\\x1fn=4')\n"
+    "t = time.perf_counter()\nfor _ in range(200000): ring.add_record(1, 0, 'all_reduce\\x1fworld\\x1f1\\x1f1\\x1fn=4')\n"
     "print((time.perf_counter() - t) / 200000 * 1e6)"
 )
 TIMES = 5

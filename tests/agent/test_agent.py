@@ -68,6 +68,24 @@ def test_a_rank_that_a_program_gives_itself_is_its_rank(run_python):
     assert (agent.ring_rank, agent.variables["RANK"]) == (5, "5")
 
 
+def test_sys_exit_with_an_error_is_written_down_and_ends_the_program_as_ever(run_python):
+    done, (agent,) = run_python("import sys; sys.exit('no shard')")
+    assert (done.returncode, done.stderr) == (1, "no shard\n")
+    assert (agent.exit_asked["status"], agent.exit_asked["words"]) == (1, "no shard")
+
+
+def test_a_barrier_of_multiprocessing_is_a_collective_of_its_workers(run_python):
+    script = (
+        "import multiprocessing\nfork = multiprocessing.get_context('fork')\nbarrier = fork.Barrier(2)\n"
+        "worker = fork.Process(target=barrier.wait); worker.start(); barrier.wait(); worker.join()"
+    )
+    done, agents = run_python(script)
+    assert done.returncode == 0, done.stderr
+    calls = [call for agent in agents for call in agent.calls]
+    assert [(call.name, call.number, call.ended is not None) for call in calls] == [("Barrier.wait", 1, True)] * 2
+    assert len({call.group for call in calls}) == 1
+
+
 def test_the_ring_survives_a_kill(run_python):
     script = "import os, trtdx_agent\nfor i in range(7): trtdx_agent.step()\nos.kill(os.getpid(), 9)"
     done, (agent,) = run_python(script)

@@ -105,6 +105,8 @@ CASES = [
     ("DX435", make_job(*on_one_host(mpi={"launchers": MPIRUN, "mpi4py": {"library": MPICH}})), make_job(*on_one_host())),
     ("DX023", make_job(*on_one_host(mpi={"launchers": {"mpirun": {"version": "HYDRA build details"}}, "mpi4py": {"library": MPICH}},
                                     environment={"OMPI_COMM_WORLD_RANK": None, "PMI_RANK": "0", "PMI_SIZE": "2"})), make_job()),
+    ("DX023", make_job(*on_one_host(mpi={"launchers": MPIRUN, "mpi4py": {"problem": "ImportError: libmpi.so.12: cannot open shared object file"}})),
+     make_job(*on_one_host(mpi={"launchers": MPIRUN, "mpi4py": {"problem": "ModuleNotFoundError: No module named 'mpi4py'"}}))),
     ("DX442", make_job(make_task(0), make_task(1), launcher="srun -n 2"),
      make_job(make_task(0, PMIX_RANK="0"), make_task(1, PMIX_RANK="1"), launcher="srun --mpi=pmix -n 2")),
     ("DX1307", make_job(make_probe(environment=SLURM_TASK | STEP), launcher="", world=2, shell=STEP),

@@ -106,3 +106,10 @@ def test_sums_are_what_the_ranks_add_up_to(count):
     parts = [numbers(rank, count) for rank in range(5)]
     assert summed(5, count) == type(parts[0])("q", [sum(column) for column in zip(*parts, strict=True)]).tobytes()
     assert len(pattern(3, count)) == count
+
+
+def test_an_mpi4py_that_takes_open_mpi_for_mpich_is_told_with_the_variable_that_mends_it():
+    error = "ImportError: libmpi.so.12: cannot open shared object file: No such file or directory"
+    run = make_run(*(SmokeEvent(event="failed", rank=rank, kind="start", error=error) for rank in range(4)))
+    assert only(run).code == "DX023"
+    assert "MPI4PY_MPIABI=openmpi" in only(run).fixes[0].command

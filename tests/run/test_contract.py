@@ -76,12 +76,45 @@ def test_the_status_is_the_commands_own(supervise, script, status):
     assert supervise("bash", "-c", script).returncode == status
 
 
-def test_a_command_that_cannot_be_started_is_told_as_a_shell_tells_it(supervise, tmp_path):
-    (tmp_path / "plain.txt").write_text("no program")
-    assert supervise("no-such-command-here").returncode == 127
-    (tmp_path / "case2").mkdir()
-    argv = [*TRTDX, "run", "--case", str(tmp_path / "other"), "--", str(tmp_path / "plain.txt")]
-    assert subprocess.run(argv, capture_output=True, check=False, timeout=60).returncode == 126
+@pytest.mark.parametrize(
+    ("text", "mode", "status", "words"),
+    [
+        (None, 0, 127, "No such file or directory"),
+        ("no program", 0o644, 126, "Permission denied"),
+        ("#!/no/such/python3\n", 0o755, 127, "asks for #!/no/such/python3"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_told_as_a_shell_tells_it(text, mode, status, words, supervise, tmp_path):
+    program = tmp_path / "serve"
+    if text is not None:
+        program.write_text(text)
+        program.chmod(mode)
+    assert supervise(str(program)).returncode == status
+    assert report_of(tmp_path)["findings"][0]["code"] == "DX1266"
+    assert words in report_of(tmp_path)["findings"][0]["message"]
+
+
+def test_closed_streams_stay_closed(tmp_path):
+    script = (
+        "import os; there = [os.path.exists('/proc/self/fd/%d' % n) for n in (0, 1, 2)]\n"
+        "open(os.environ['OUT'], 'w').write(str(there))"
+    )
+    for close, seen in (("<&-", "[False, True, True]"), ("<&- >&- 2>&-", "[False, False, False]")):
+        out = tmp_path / "out"
+        shell = f'exec "$@" {close}'
+        case = str(tmp_path / f"case{len(close)}")
+        argv = ["bash", "-c", shell, "bash", *TRTDX, "run", "--case", case, "--", sys.executable, "-c", script]
+        environment = {**os.environ, "OUT": str(out)}
+        assert subprocess.run(argv, capture_output=True, check=False, timeout=120, env=environment).returncode == 0
+        assert out.read_text() == seen
+
+
+def test_output_that_cannot_be_written_is_told(tmp_path):
+    argv = [*TRTDX, "run", "--case", str(tmp_path / "case"), "--", "echo", "words"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120)
+    assert done.returncode == 1
+    assert b"what it printed could not be written (stdout: No space left on device)" in done.stderr
 
 
 def test_the_report_is_written_on_success_and_says_nothing_is_wrong(supervise, tmp_path):

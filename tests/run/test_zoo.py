@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.run_zoo import JOBS, QUICK, is_right, missing_for, run_job
+from support.run_zoo import JOBS, QUICK, RARE, is_right, missing_for, run_job
 
 PICKED = [job for job in JOBS if job.name in QUICK or job.is_quick]
-OTHERS = [job for job in JOBS if job not in PICKED]
+OTHERS = [job for job in JOBS if job not in PICKED and job.name not in RARE]
 
 
 def check_job(job, job_python, tmp_path):

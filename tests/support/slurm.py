@@ -55,6 +55,8 @@ ip addr add 10.99.0.1/32 dev lo
 for d in /etc/slurm /var/lib/slurm /var/log/slurm /run/munge /etc/munge /var/log/munge /var/lib/munge; do
   mkdir -p $d; mount -t tmpfs -o size=64m,mode=755 tmpfs $d
 done
+# Clusters side by side have the same host names and job numbers, and Open MPI names its segments by them.
+mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
 mkdir -p /var/lib/slurm/ctl
 printf '127.0.0.1 localhost ctl n1 n2 n3\\n' > /var/lib/slurm/hosts
 mount --bind /var/lib/slurm/hosts /etc/hosts

@@ -25,9 +25,6 @@ NOT_SHOWN_YET = {
     "DX1204",
     "DX1205",
     "DX1206",
-    "DX1258",
-    "DX1259",
-    "DX1261",
 }
 BOOK = load_book(RealHost())
 WITH_COMMANDS = [rule for rule in BOOK if rule.examples(COMMAND_EXAMPLES[0])]

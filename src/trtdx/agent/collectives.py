@@ -17,12 +17,13 @@ OWN_FOLDER = __file__.rpartition("/")[0]
 
 
 class CollectiveLog:
-    """Numbers calls by group. Only the outermost of nested calls is written: what a library does inside is its own."""
+    """Numbers calls by group and in all. Only the outermost of nested calls is written: what a library does inside is its own."""
 
     def __init__(self, process: SupervisedProcess) -> None:
         self._ring = process.ring
         self._process = process
         self._numbers: dict[str, int] = {}
+        self._count = 0
         self._groups: set[str] = set()
         self._thread = threading.local()
 
@@ -39,7 +40,8 @@ class CollectiveLog:
         if getattr(self._thread, "inside", False):
             return call(*args, **options)
         number = self._numbers[group] = self._numbers.get(group, 0) + 1
-        text = SEPARATOR.join((name, group, str(number), data, _caller()))
+        self._count += 1
+        text = SEPARATOR.join((name, group, str(number), str(self._count), data, _caller()))
         return self._call(COLLECTIVE, text, call, args, options, later)
 
     def call_message(
@@ -47,7 +49,8 @@ class CollectiveLog:
     ) -> Any:
         if getattr(self._thread, "inside", False):
             return call(*args, **options)
-        return self._call(MESSAGE, SEPARATOR.join((name, group, "0", data, _caller())), call, args, options, later)
+        text = SEPARATOR.join((name, group, "0", "0", data, _caller()))
+        return self._call(MESSAGE, text, call, args, options, later)
 
     def _call(self, kind: int, text: str, call: Callable[..., Any], args: Any, options: Any, later: bool) -> Any:
         begun = self._ring.add_record(kind, ISSUED if later else BEGIN, text)

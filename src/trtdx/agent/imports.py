@@ -56,12 +56,12 @@ class ImportWatch:
 class _LoaderWithAction:
     def __init__(self, loader: Any, watch: ImportWatch, actions: list[Callable[[ModuleType], None]]) -> None:
         self._loader, self._watch, self._actions = loader, watch, actions
+        self.create_module = (
+            loader.create_module
+        )  # no frame of ours in the traceback of a library that cannot be loaded
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
-
-    def create_module(self, spec: Any) -> Any:
-        return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__spec__ is not None:

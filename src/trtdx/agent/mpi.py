@@ -1,4 +1,4 @@
-"""mpi4py: its communicators are replaced by a subclass that writes down what is called on them."""
+"""mpi4py: its communicators are replaced by subclasses that write down what is called on them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,11 @@ MESSAGES = {
     "Sendrecv": (1, 4), "sendrecv": (1, 4),
 }  # fmt: skip
 PEER_WORDS = {"dest", "source"}
-CREATORS = ("Dup", "Clone", "Split", "Split_type", "Create", "Create_group", "Create_cart")
+CREATORS = (
+    "Dup", "Clone", "Split", "Split_type", "Create", "Create_group", "Create_cart", "Sub", "Create_graph",
+    "Create_dist_graph", "Create_dist_graph_adjacent",
+)  # fmt: skip
+KINDS = ("Intracomm", "Cartcomm", "Graphcomm", "Distgraphcomm")
 
 
 def watch_mpi(process: SupervisedProcess) -> None:
@@ -40,7 +44,7 @@ def watch_mpi(process: SupervisedProcess) -> None:
 
 
 def _replace_world(process: SupervisedProcess, module: ModuleType) -> None:
-    watched = _make_class(process, module)
+    watched = _make_classes(process, module)
     if module.Is_initialized() and not module.Is_finalized():
         _enter_world(process, module, watched)
         return
@@ -63,26 +67,34 @@ def _enter_world(process: SupervisedProcess, module: Any, watched: Any) -> None:
     rank, size = world.Get_rank(), world.Get_size()
     process.set_world("mpi4py", rank, size)
     process.collectives.add_group("world", list(range(size)))
-    replacement = watched(world)
+    replacement = watched[module.Intracomm](world)
     replacement._trtdx_group, replacement._trtdx_members = "world", list(range(size))
     module.COMM_WORLD = replacement
 
 
-def _make_class(process: SupervisedProcess, module: Any) -> Any:
+def _make_classes(process: SupervisedProcess, module: Any) -> Any:
+    """Return mpi4py's kinds of communicators, each with the subclass that stands for it."""
+    classes: dict[Any, Any] = {}
+    for base in (getattr(module, kind) for kind in KINDS):
+        classes[base] = _make_class(process, module, base, classes)
+    return classes
+
+
+def _make_class(process: SupervisedProcess, module: Any, base: Any, classes: Any) -> Any:
     operations = [(getattr(module, name), name) for name in ("SUM", "PROD", "MAX", "MIN", "LAND", "LOR", "BAND", "BOR")]
-    body: dict[str, Any] = {"__module__": "mpi4py.MPI", "__qualname__": "Intracomm", "_trtdx_group": ""}
+    body: dict[str, Any] = {"__module__": "mpi4py.MPI", "__qualname__": base.__name__, "_trtdx_group": ""}
     for name, places in COLLECTIVES.items():
         for spelling in (name, "I" + name):
-            if hasattr(module.Intracomm, spelling):
+            if hasattr(base, spelling):
                 body[spelling] = _collective(process, module, spelling, name, places, operations)
     for name, peers in MESSAGES.items():
-        if hasattr(module.Intracomm, name):
+        if hasattr(base, name):
             body[name] = _message(process, module, name, peers)
     for name in CREATORS:
-        if hasattr(module.Intracomm, name):
-            body[name] = _creator(process, module, name)
+        if hasattr(base, name):
+            body[name] = _creator(process, module, base, name, classes)
     body["Abort"] = _watch_abort(process, module)
-    return type("Intracomm", (module.Intracomm,), body)
+    return type(base.__name__, (base,), body)
 
 
 def _watch_abort(process: SupervisedProcess, module: Any) -> Callable[..., Any]:
@@ -176,8 +188,8 @@ def _message(process: Any, module: Any, name: str, peers: Any) -> Callable[..., 
     return message
 
 
-def _creator(process: Any, module: Any, name: str) -> Callable[..., Any]:
-    call = getattr(module.Intracomm, name)
+def _creator(process: Any, module: Any, base: Any, name: str, classes: Any) -> Callable[..., Any]:
+    call = getattr(base, name)
 
     @functools.wraps(call)
     def create(self: Any, *args: Any, **options: Any) -> Any:
@@ -186,10 +198,10 @@ def _creator(process: Any, module: Any, name: str) -> Callable[..., Any]:
         # Counted before anybody is left out, so that the name is the same on all members.
         self._trtdx_children = getattr(self, "_trtdx_children", 0) + (name != "Create_group")
         created = process.collectives.call_collective(name, self._trtdx_group, "", call, (self, *args), options)
-        if type(created) is not module.Intracomm and type(created) is not type(self):
+        if created == module.COMM_NULL:
             return created
         try:
-            return _adopt(process, module, self, created) if created != module.COMM_NULL else created
+            return _adopt(process, module, self, created, classes)
         except Exception as err:
             process.note_failure("communicator", err)
             return created
@@ -197,12 +209,12 @@ def _creator(process: Any, module: Any, name: str) -> Callable[..., Any]:
     return create
 
 
-def _adopt(process: SupervisedProcess, module: Any, parent: Any, created: Any) -> Any:
+def _adopt(process: SupervisedProcess, module: Any, parent: Any, created: Any, classes: Any) -> Any:
     """Return a new communicator as one that writes down, with its members in the numbers of the world."""
     world = module.COMM_WORLD
     places = module.Group.Translate_ranks(created.Get_group(), list(range(created.Get_size())), world.Get_group())
     members = [int(place) for place in places]
-    watched = created if type(created) is type(parent) else type(parent)(created)
+    watched = classes[type(created)](created) if type(created) in classes else created
     name = f"{parent._trtdx_group}/{parent._trtdx_children}"
     watched._trtdx_group = f"{name}[{','.join(map(str, members))}]"[:100]
     watched._trtdx_members = members

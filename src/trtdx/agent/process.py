@@ -32,6 +32,14 @@ class SupervisedProcess:
         self.exceptions = ExceptionWatch(self)
 
     def _open_files(self) -> None:
+        stand_ins = _hold_closed_streams()
+        try:
+            self._open_own_files()
+        finally:
+            for fd in stand_ins:
+                os.close(fd)
+
+    def _open_own_files(self) -> None:
         self.folder = os.path.join(self._live, f"{socket.gethostname()}-{self.pid}-{time.time_ns() // 1000}")
         os.mkdir(self.folder, 0o700)
         self.journal = Journal(os.path.join(self.folder, "events.jsonl"))
@@ -108,6 +116,13 @@ class SupervisedProcess:
         self.journal.add_event("leaving", variables=rank_variables())
         self.flush_output()
 
+    def note_exit(self, status: Any) -> None:
+        """Write down a call of sys.exit that says something went wrong."""
+        if os.getpid() == self.pid and status not in (None, 0, False):
+            code = status if isinstance(status, int) else 1
+            words = "" if isinstance(status, int) else str(status)[:300]
+            self.journal.add_event("exit-asked", status=code, words=words, where=_caller_of_exit())
+
     def end_at_once(self, status: int) -> None:
         """Write down a call of os._exit."""
         if os.getpid() != self.pid:
@@ -119,7 +134,8 @@ class SupervisedProcess:
 
     def note_abort(self, code: object) -> None:
         """Write down that this process ends the whole MPI job, and the exception it does so for."""
-        self.exceptions.record("main", sys.exc_info()[1])
+        # A program's own excepthook runs after the exception: only `last_value` still has it there.
+        self.exceptions.record("main", sys.exc_info()[1] or getattr(sys, "last_value", None))
         self.journal.add_event("abort", status=code, where=_caller_of_exit())
         self.flush_output()
 
@@ -131,6 +147,17 @@ class SupervisedProcess:
                 pass  # the interpreter will say so itself in a moment
         if self._output:
             self._output.wait_until_passed_on()
+
+
+def _hold_closed_streams() -> list[int]:
+    """Return descriptors that stand in for standard streams the program has closed, so that no file of ours becomes one."""
+    stand_ins: list[int] = []
+    while True:
+        fd = os.open(os.devnull, os.O_RDWR)
+        if fd > 2:
+            os.close(fd)
+            return stand_ins
+        stand_ins.append(fd)
 
 
 def _command_line() -> list[str]:

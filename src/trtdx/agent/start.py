@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,22 @@ def _watch_exits(process: SupervisedProcess) -> None:
         exit_at_once(status)
 
     os._exit = _exit
+    _watch_sys_exit(process)
+
+
+def _watch_sys_exit(process: SupervisedProcess) -> None:
+    """Notice sys.exit: where MPI_Finalize waits for the other ranks, the status is never seen from outside."""
+    exit_later = sys.exit
+
+    @functools.wraps(exit_later)
+    def exit_watched(status: Any = None, /) -> Any:
+        try:
+            process.note_exit(status)
+        except BaseException:
+            pass
+        exit_later(status)
+
+    sys.exit = exit_watched
 
 
 def _offer_heartbeat(process: SupervisedProcess) -> None:

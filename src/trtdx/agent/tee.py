@@ -69,6 +69,15 @@ class OutputCopy:
         while self._tail_bytes - len(self._tail[0]) > TAIL_BYTES:
             self._tail_bytes -= len(self._tail.pop(0))
 
+    def note_loss(self, err: OSError) -> None:
+        """Leave word that the stream could not be passed on: its writer, which knows only our pipe, was not told why."""
+        try:
+            fd = os.open(self._base + ".lost", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.write(fd, (err.strerror or str(err)).encode())
+            os.close(fd)
+        except OSError:
+            pass
+
     def save_tail(self) -> None:
         """Write the last megabytes beside the copy, where it had to stop."""
         if self._tail is None:
@@ -100,8 +109,9 @@ class OutputStream(threading.Thread):
                 self._pass_on(block)
                 self.copy.add_block(block)
                 self.passed_bytes += len(block)
-        except OSError:
-            pass  # the reader is gone: closing our end tells the writers, as it would have without us
+        except OSError as err:  # closing our end tells the writers, as the reader's end would have without us
+            if err.errno != errno.EPIPE:
+                self.copy.note_loss(err)
         finally:
             self.is_over = True
             os.close(self.source)

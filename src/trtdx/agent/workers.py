@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 def watch_workers(process: SupervisedProcess) -> None:
     process.imports.when_imported("multiprocessing.process", lambda module: _watch_bootstrap(process, module))
+    process.imports.when_imported("multiprocessing.synchronize", lambda module: _watch_barrier(process, module))
     process.imports.when_imported("torch.multiprocessing.spawn", lambda module: _watch_torch_spawn(process, module))
 
 
@@ -42,6 +43,23 @@ def _watch_bootstrap(process: SupervisedProcess, module: ModuleType) -> None:
         return status
 
     base._bootstrap = run_worker
+
+
+def _watch_barrier(process: SupervisedProcess, module: ModuleType) -> None:
+    """A barrier of multiprocessing is a collective of the workers that share it: its lock is the same in all."""
+    wait = module.Barrier.wait
+
+    @functools.wraps(wait)
+    def wait_watched(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            lock = self._cond._lock._semlock
+            group = f"multiprocessing {lock.name or hex(lock.handle)}"
+        except Exception as err:
+            process.note_failure("barrier", err)
+            return wait(self, *args, **options)
+        return process.collectives.call_collective("Barrier.wait", group, "", wait, (self, *args), options)
+
+    module.Barrier.wait = wait_watched
 
 
 def _watch_torch_spawn(process: SupervisedProcess, module: ModuleType) -> None:

@@ -125,19 +125,13 @@ def _new_case() -> str:
 
 def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) -> int:
     from trtdx.knowledge.load import load_book
-    from trtdx.redact import redact_secrets
-    from trtdx.run.job.supervise import CommandStartError
     from trtdx.run.rerun import run_again
     from trtdx.run.run import run_command
 
     host = RealHost()
-    try:
-        result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
-    except CommandStartError as err:
-        sys.stderr.write(f"trtdx: {redact_secrets(str(err))}\n")
-        return err.status
+    result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
     report = result.report
-    if rerun and result.status:
+    if rerun and result.status and result.record.launcher_pid:
         report = run_again(host, request, result, lambda: load_book(host), Path(request.case, "live"))
     _show(report, request.case, color)
     if save:
@@ -150,6 +144,8 @@ def _show(report: Report, case: str, color: Color) -> None:
     from trtdx.redact import redact_report
     from trtdx.render import render_text
 
+    if sys.stderr is None:  # it was closed from the start
+        return
     report = redact_report(report)
     text = f"trtdx: {report.summary.text}\n"
     if report.findings or report.sections:

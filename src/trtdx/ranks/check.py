@@ -8,7 +8,7 @@ from trtdx.model import Evidence, Report, Section, Severity, Summary, headline_f
 from trtdx.ranks.collect import ProbeRun, probe_ranks
 from trtdx.ranks.judges.gpus import visible_gpus
 from trtdx.ranks.judges.judge import finding_from_violation, judge_job
-from trtdx.ranks.judges.mpi import library_text
+from trtdx.ranks.judges.mpi import library_text, mpi4py_problem
 from trtdx.ranks.judges.table import JUDGES
 from trtdx.ranks.launch_failure import findings_from_launch
 from trtdx.ranks.nccl_interfaces import interfaces_for_nccl
@@ -96,8 +96,8 @@ def _unjudged_notes(run: ProbeRun) -> Iterator[str]:
     if job.probes and not any(visible_gpus(probe) for probe in job.probes):
         yield "no GPU was seen, so GPU visibility and peer access were not judged"
     silent = [probe for probe in job.probes if not library_text(probe)]
-    if silent:
-        problem = str(silent[0].mpi.get("mpi4py", {}).get("problem", "")).strip().splitlines()
+    if silent and "libmpi.so.12" not in mpi4py_problem(silent[0]):
+        problem = mpi4py_problem(silent[0]).strip().splitlines()
         yield f"{silent[0].executable} on {silent[0].host} cannot load mpi4py ({problem[-1] if problem else 'not asked'}), so its MPI was not judged"
     if job.world > 1 and not job.is_launched:
         yield "one process was looked at; --launcher 'mpirun -n N' looks at every rank as it is started"

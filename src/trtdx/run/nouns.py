@@ -103,6 +103,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     group: str
     number: int  # in its group, from 1; 0 for messages
+    place: int = 0  # among all collectives of its process, from 1; 0 for messages
     data: dict[str, str]
     where: str
     began: float
@@ -120,7 +121,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
             return (
                 f"{self.name} with {'rank ' + peer if (peer := self.data.get('peer', 'any')) != 'any' else 'any rank'}"
             )
-        return f"{self.name} #{self.number}" + ("" if self.group == "world" else f" of group {self.group}")
+        is_only_one = self.group.startswith(("world", "rendezvous", "multiprocessing")) and "[" not in self.group
+        return f"{self.name} #{self.number}" + ("" if is_only_one else f" of group {self.group}")
 
 
 class AgentRecord(msgspec.Struct, kw_only=True):
@@ -143,7 +145,8 @@ class AgentRecord(msgspec.Struct, kw_only=True):
     groups: dict[str, list[int]] = {}
     calls: list[Call] = []
     calls_lost: int = 0
-    exit_called: dict[str, Any] = {}
+    exit_called: dict[str, Any] = {}  # os._exit
+    exit_asked: dict[str, Any] = {}  # sys.exit with an error, which a program may still catch
     abort: dict[str, Any] = {}
     left: float = 0.0
     problems: list[str] = []
@@ -200,5 +203,6 @@ class JobRecord(msgspec.Struct, kw_only=True):
     was_killed_by_us: bool = False
     kernel_kills: dict[int, str] = {}
     left_behind: list[int] = []
+    output_lost: str = ""  # why its output could not be written where it was to go
     signals: list[int] = []  # that reached the supervisor and were passed on
     problems: list[str] = []  # what kept the supervisor from looking

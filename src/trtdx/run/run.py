@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,12 @@ from trtdx.redact import redact_report
 from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
+from trtdx.run.job.processes import fill_closed_streams
 from trtdx.run.job.stories import build_stories
-from trtdx.run.job.supervise import Supervisor, exit_status
+from trtdx.run.job.supervise import CommandStartError, Supervisor, exit_status
 from trtdx.run.modes import mode_environment
 from trtdx.run.nouns import JobRecord
+from trtdx.run.start_failure import report_of_start
 from trtdx.run.verdict.findings import JobView
 from trtdx.run.verdict.judge import job_state, judge_job
 from trtdx.run.verdict.tables import job_sections, shape_section
@@ -40,6 +43,23 @@ class JobResult(msgspec.Struct, frozen=True):
     record: JobRecord
 
 
+class PreparedRules:
+    """The rule book, read once: when it is needed, or before, beside a job that has been quiet for a while."""
+
+    def __init__(self, load_rules: Callable[[], RuleBook]) -> None:
+        self._load_rules, self._lock = load_rules, threading.Lock()
+        self._book: RuleBook | None = None
+
+    def __call__(self) -> RuleBook:
+        with self._lock:
+            if self._book is None:
+                self._book = self._load_rules()
+            return self._book
+
+    def prepare(self) -> None:
+        threading.Thread(target=self, daemon=True).start()
+
+
 def run_command(
     host: Host, request: RunRequest, load_rules: Callable[[], RuleBook], show: Callable[[Report], None]
 ) -> JobResult:
@@ -50,15 +70,14 @@ def run_command(
         request: what was asked for.
         load_rules: gives the rule book; asked only when there is something to judge.
         show: called with the report on a hang while the job is still there.
-
-    Raises:
-        CommandStartError: the command cannot be started.
     """
+    closed = fill_closed_streams()
     folder = Path(request.case)
     case = CaseWriter(host, request.case)
     case.record("command", {"argv": list(request.command), "tool": "run"})
     environment = mode_environment(request, folder, host.environment())
 
+    load_rules = PreparedRules(load_rules)
     hangs: list[Report] = []
 
     def on_hang(record: JobRecord) -> None:
@@ -67,18 +86,25 @@ def run_command(
         if request.on_hang == "report":
             show(hangs[-1])
 
-    supervisor = Supervisor(request, folder, environment, on_hang)
-    record = supervisor.run()
+    supervisor = Supervisor(request, folder, environment, on_hang, load_rules.prepare, closed)
+    try:
+        record = supervisor.run()
+    except CommandStartError as err:
+        report = report_of_start(request.command, err, environment, load_rules())
+        _write_report(host, request, case, report)
+        return JobResult(err.status, report, supervisor.record)
     report = _judge_safely(record, supervisor.live, load_rules)
     if hangs and record.hang_seen and report.findings:  # what was seen while it hung says more than what was left of it
         report = _report_after_hang(record, hangs[-1])
     notes = [*keep_logs(case, folder), *dict.fromkeys(record.problems[:5])]
-    summary = msgspec.structs.replace(report.summary, partial=(*report.summary.partial, *notes))
+    lost = f"; what it printed could not be written ({record.output_lost})" if record.output_lost else ""
+    text, partial = report.summary.text + lost, (*report.summary.partial, *notes)
+    summary = msgspec.structs.replace(report.summary, text=text, partial=partial)
     report = msgspec.structs.replace(report, summary=summary)
     if problem := _write_report(host, request, case, report):
         summary = msgspec.structs.replace(summary, partial=(*summary.partial, problem))
         report = msgspec.structs.replace(report, summary=summary)
-    return JobResult(exit_status(record.launcher_end), report, record)
+    return JobResult(exit_status(record.launcher_end) or int(bool(record.output_lost)), report, record)
 
 
 def _judge_safely(record: JobRecord, live: Path, load_rules: Callable[[], RuleBook]) -> Report:

@@ -17,6 +17,7 @@ STEPS = 6
 comm = MPI.COMM_WORLD
 rank, size = comm.Get_rank(), comm.Get_size()
 mine = rank == CULPRIT
+halves = []
 
 
 def say(*words):
@@ -168,6 +169,11 @@ def step(number, values):
         comm.Bcast(values, root=0)
         comm.Barrier()
         return values
+    if FAULT == "subgroup":
+        if not halves:
+            halves.append(comm.Split(rank // 2, rank))
+        if not (mine and number == 4):
+            halves[0].allreduce(number)
     if FAULT == "slow" and mine:
         time.sleep(0.35)
     return reduce_step(values)

@@ -13,12 +13,14 @@ CULPRIT = 2
 WORKERS = 4
 
 
-def work(rank, fault):
+def work(rank, fault, barrier=None):
     os.environ["RANK"] = str(rank)
     print("worker", rank, "starts", flush=True)
     time.sleep(0.2)
     if rank == CULPRIT:
         misbehave(fault)
+    if barrier:
+        barrier.wait()
     for step in range(3):
         time.sleep(0.1)
         print("worker", rank, "step", step, flush=True)
@@ -42,6 +44,8 @@ def misbehave(fault):
 
         one, _two = socket.socketpair()
         one.recv(1)
+    if fault == "barrier":
+        time.sleep(600)
     if fault == "ignores-sigterm":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         time.sleep(600)
@@ -55,7 +59,8 @@ def start_tree(fault):
 
 def start_workers(how, fault):
     context = multiprocessing.get_context(how)
-    started = [context.Process(target=work, args=(rank, fault)) for rank in range(WORKERS)]
+    barrier = context.Barrier(WORKERS) if fault == "barrier" else None
+    started = [context.Process(target=work, args=(rank, fault, barrier)) for rank in range(WORKERS)]
     for process in started:
         process.start()
     for process in started:

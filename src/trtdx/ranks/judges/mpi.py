@@ -12,7 +12,7 @@ from trtdx.ranks.launchers import launcher_kind, mpi_family, mpi_version
 from trtdx.ranks.nouns import RankProbe, RankViolation, name_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.model import Fix
     from trtdx.ranks.nouns import ProbedJob
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 def library_text(probe: RankProbe) -> str:
     """Return what the library that mpi4py loads says of itself."""
     return str(probe.mpi.get("mpi4py", {}).get("library", ""))
+
+
+def mpi4py_problem(probe: RankProbe) -> str:
+    """Return what importing mpi4py ended with, if it failed."""
+    return str(probe.mpi.get("mpi4py", {}).get("problem", ""))
 
 
 def library_family(probe: RankProbe) -> str:
@@ -78,6 +83,34 @@ def _matching_launcher_fix(library: str) -> Fix:
         "give mpi4py an Open MPI library, which TensorRT-LLM needs in any case",
         "sudo apt-get install -y openmpi-bin libopenmpi-dev && MPI4PY_MPIABI=openmpi mpirun -n RANKS COMMAND",
     )
+
+
+def abi_violation(title: str, problem: str, probes: Sequence[RankProbe]) -> RankViolation | None:
+    """Return why mpi4py cannot be imported, where its wheel took this machine's MPI for another; else None."""
+    line = next((line for line in problem.splitlines() if "libmpi.so.12: cannot open" in line), "")
+    if not line:
+        return None
+    return RankViolation(
+        "DX023",
+        "mpi4py takes the MPI of this machine for MPICH and looks for libmpi.so.12, which is not there",
+        (Evidence(title, line.strip()),),
+        (
+            launch_fix("tell mpi4py which MPI it is", "export MPI4PY_MPIABI=openmpi"),
+            launch_fix(
+                "or let libmpi.so be Open MPI's again",
+                "sudo update-alternatives --set mpi-$(uname -m)-linux-gnu /usr/lib/$(uname -m)-linux-gnu/openmpi/include",
+            ),
+        ),
+        tuple(probes),
+        verify="trtdx ranks smoke -n 2",
+    )
+
+
+def judge_abi(job: ProbedJob) -> Iterator[RankViolation]:
+    """mpi4py finds the library of the MPI that it takes for this machine's."""
+    broken = [probe for probe in job.probes if "libmpi.so.12: cannot" in mpi4py_problem(probe)]
+    if broken and (violation := abi_violation(f"{broken[0].title}: mpi4py", mpi4py_problem(broken[0]), broken)):
+        yield violation
 
 
 def judge_flavour(job: ProbedJob) -> Iterator[RankViolation]:
@@ -209,4 +242,4 @@ def judge_slots(job: ProbedJob) -> Iterator[RankViolation]:
     )
 
 
-JUDGES = (judge_families, judge_flavour, judge_slurm_ranks, judge_interference, judge_slots)
+JUDGES = (judge_abi, judge_families, judge_flavour, judge_slurm_ranks, judge_interference, judge_slots)

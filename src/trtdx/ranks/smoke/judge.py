@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trtdx.model import Evidence, Severity
 from trtdx.ranks.judges.judge import launch_fix
+from trtdx.ranks.judges.mpi import abi_violation
 from trtdx.ranks.launchers import launcher_kind, mpi_family
 from trtdx.ranks.nouns import RankProbe, RankViolation
 from trtdx.words import abbreviate_list, format_bytes, format_count
@@ -90,6 +91,8 @@ def _failed_step(run: SmokeRun, failed: list[SmokeEvent]) -> RankViolation:
             tuple(Evidence(f"rank {entry.rank}: {entry.step_words}", entry.error) for entry in same[:4]),
             probes=_as_probes(run, ranks),
         )
+    if violation := abi_violation(f"{where}: {first.step_words}", first.error, _as_probes(run, ranks)):
+        return violation
     is_early = first.kind in ("start", "spawn", "")
     code = "DX441" if first.kind == "spawn" else "DX428" if is_early and run.question.backend != "mpi" else "DX1314"
     return RankViolation(

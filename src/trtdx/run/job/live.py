@@ -10,6 +10,7 @@ from trtdx.agent import ring as ring_format
 from trtdx.run.nouns import AgentRecord, Call, RaisedException
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 MOST_EVENTS = 20_000
@@ -66,6 +67,8 @@ def _add_event(record: AgentRecord, event: dict[str, Any]) -> None:
 def _add_ending(record: AgentRecord, kind: str, event: dict[str, Any], when: float) -> None:
     if kind == "exit-called":
         record.exit_called = event
+    elif kind == "exit-asked":
+        record.exit_asked = event
     elif kind == "abort":
         record.abort = event
     elif kind == "leaving":
@@ -108,6 +111,24 @@ def ring_mark(folder: Path) -> tuple[int, int]:
         return 0, 0
 
 
+def is_in_call(folder: Path) -> bool:
+    """Return whether a process is inside a collective or a message just now: its last record begins one."""
+    try:
+        with (folder / "ring").open("rb") as file:
+            count = int(ring_format.HEAD.unpack(file.read(ring_format.HEAD.size))[3])
+            file.seek(ring_format.HEAD_BYTES + (count - 1) % ring_format.SLOTS * ring_format.SLOT_BYTES)
+            return count > 0 and ring_format.SLOT.unpack(file.read(ring_format.SLOT.size))[3] == ring_format.BEGIN
+    except Exception:
+        return False
+
+
+def is_all_in_one_call(live: Path, pids: Collection[int]) -> bool:
+    """Return whether all processes that call collectives are in the same one: nobody is missing, it is under way."""
+    last = [agent.calls[-1] for agent in read_agents(live) if agent.calls and agent.pid in pids]
+    places = {(call.group, call.number) for call in last}
+    return len(last) > 1 and len(places) == 1 and all(call.is_open and not call.is_message for call in last)
+
+
 def _read_ring(path: Path, record: AgentRecord) -> None:
     try:
         data = path.read_bytes()
@@ -139,7 +160,7 @@ def _calls_from(entries: list[tuple[int, float, int, int, str, int]]) -> list[Ca
     calls = []
     for number, when, kind, phase, text, _ in entries:
         parts = text.split(ring_format.SEPARATOR)
-        if phase not in (ring_format.BEGIN, ring_format.ISSUED) or len(parts) < 4 or not parts[2].isdigit():
+        if phase not in (ring_format.BEGIN, ring_format.ISSUED) or len(parts) < 5 or not parts[2].isdigit():
             continue
         ended, end_phase = ends.get(number, (None, 0))
         calls.append(
@@ -147,8 +168,9 @@ def _calls_from(entries: list[tuple[int, float, int, int, str, int]]) -> list[Ca
                 name=parts[0],
                 group=parts[1],
                 number=int(parts[2]),
-                data=dict(word.split("=", 1) for word in parts[3].split() if "=" in word),
-                where=parts[4] if len(parts) > 4 else "",
+                place=int(parts[3]) if parts[3].isdigit() else 0,
+                data=dict(word.split("=", 1) for word in parts[4].split() if "=" in word),
+                where=parts[5] if len(parts) > 5 else "",
                 began=when,
                 ended=ended,
                 is_message=kind == ring_format.MESSAGE,

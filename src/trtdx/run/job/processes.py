@@ -50,6 +50,17 @@ def start_command(argv: Sequence[str], environment: Mapping[str, str], output: M
     )
 
 
+def fill_closed_streams() -> set[int]:
+    """Return which of the standard streams are closed, and keep their numbers from being taken by our own files.
+
+    What stands there instead is not handed on to the command, which finds them closed as it would without us.
+    """
+    closed = {fd for fd in (0, 1, 2) if not Path(f"/proc/self/fd/{fd}").exists()}
+    for _ in closed:
+        os.open(os.devnull, os.O_RDWR)
+    return closed
+
+
 def send_signal(pid: int, number: int) -> bool:
     """Send a signal and return whether there was somebody to take it."""
     try:
@@ -97,6 +108,14 @@ def bytes_moved(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()
         return int(lines[0].split()[1]) + int(lines[1].split()[1])
+    return 0
+
+
+def cpu_ticks(pid: int) -> int:
+    """Return how long a process has computed, in ticks of the system's clock."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+        return int(fields[11]) + int(fields[12])
     return 0
 
 
@@ -203,12 +222,13 @@ class EndWatch:
         with contextlib.suppress(InterruptedError):
             events = self._poll.poll(timeout_s)
             now = time.time()
-            for fd, _ in events:
+            for place, (fd, _) in enumerate(events):
                 if fd in self._others:
                     ready.add(fd)
                 elif fd in self._pidfds:
                     self._poll.unregister(fd)
-                    self._pending[self._pidfds.pop(fd)] = (fd, now, _zombie_status(self._pending_pid(fd)))
+                    when = now + place * 1e-6  # the kernel lists them in the order in which they ended
+                    self._pending[self._pidfds.pop(fd)] = (fd, when, _zombie_status(self._pending_pid(fd)))
         return self._settle(time.time()), ready
 
     def _pending_pid(self, fd: int) -> int:

@@ -55,13 +55,17 @@ def rank_of(variables: Mapping[str, str], variable: str, agents: Sequence[AgentR
     worlds = [world for agent in agents for world in agent.worlds if world.get("library") == "torch"]
     if worlds:
         return int(worlds[-1]["rank"])
-    return None
+    # A rendezvous that failed or still waits gave nobody a rank, but each process named its own.
+    stated = [
+        call.data.get("rank", "") for agent in agents for call in agent.calls if call.name == "init_process_group"
+    ]
+    return next((int(word) for word in reversed(stated) if word.isdigit()), None)
 
 
 def _tell_story(
     record: JobRecord, rank: int | None, pids: list[int], by_pid: Mapping[int, list[AgentRecord]]
 ) -> RankStory:
-    top = _first_process(record, pids)
+    top = _first_process(record, pids, by_pid)
     agents = [agent for pid in pids for agent in by_pid.get(pid, [])]
     story = RankStory(rank=rank, pids=[top, *(pid for pid in pids if pid != top)], agents=agents)
     process = record.processes.get(top)
@@ -79,13 +83,14 @@ def _tell_story(
     return story
 
 
-def _first_process(record: JobRecord, pids: Sequence[int]) -> int:
-    """Return the process of a rank that is no child of another one of it."""
-    for pid in pids:
-        process = record.processes.get(pid)
-        if process is not None and process.ppid not in pids:
-            return pid
-    return pids[0]
+def _first_process(record: JobRecord, pids: Sequence[int], by_pid: Mapping[int, list[AgentRecord]]) -> int:
+    """Return the process of a rank that is no child of another one of it: of several, one after the other, the last.
+
+    A shell runs other things before the program, and a launcher starts a rank again that has failed.
+    """
+    known = {pid: record.processes[pid] for pid in pids if pid in record.processes}
+    tops = [pid for pid, process in known.items() if process.ppid not in pids]
+    return max(tops, key=lambda pid: (pid in by_pid, known[pid].started), default=pids[0])
 
 
 def _first_failure(record: JobRecord, top: int, pids: Sequence[int]) -> ProcessEnd | None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.run.job import processes
-from trtdx.run.job.live import ring_mark
+from trtdx.run.job.live import is_all_in_one_call, is_in_call, ring_mark
 from trtdx.run.job.signals import SignalDesk
 from trtdx.run.job.stacks import is_importing, request_stacks
 from trtdx.run.job.top_output import TopOutput
 from trtdx.run.nouns import JobProcess, JobRecord, ProcessEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from trtdx.run.nouns import RunRequest
 
@@ -33,6 +33,9 @@ GRACE_S = 1.5  # for ranks to follow a launcher that failed
 TERM_S = 3.0  # between SIGTERM and SIGKILL for a job that hangs
 DRAIN_S = 600.0
 RECOVERY_S = 5.0
+LONGEST_LOOK_S = 1.0  # that counts as quiet between two looks at the job
+TOGETHER_S = 6.0  # more patience where nobody is missing: the first collective of a busy machine takes long
+SMALL_TALK_BYTES = 1 << 17  # between two scans
 
 
 class CommandStartError(Exception):
@@ -40,6 +43,7 @@ class CommandStartError(Exception):
 
     def __init__(self, program: str, err: OSError) -> None:
         super().__init__(f"{program}: {err.strerror}")
+        self.reason = err.strerror or str(err)
         self.status = 126 if err.errno in (errno.EACCES, errno.ENOEXEC, errno.EISDIR) else 127
 
 
@@ -47,9 +51,16 @@ class Supervisor:
     """One supervised job."""
 
     def __init__(
-        self, request: RunRequest, case: Path, environment: Mapping[str, str], on_hang: Callable[[JobRecord], None]
+        self,
+        request: RunRequest,
+        case: Path,
+        environment: Mapping[str, str],
+        on_hang: Callable[[JobRecord], None],
+        on_quiet: Callable[[], None],
+        closed: Collection[int] = (),
     ) -> None:
-        self._request, self._on_hang = request, on_hang
+        self._request, self._on_hang, self._on_quiet = request, on_hang, on_quiet
+        self._closed = closed
         self.live = case / "live"
         self.live.mkdir(parents=True, exist_ok=True)
         self.run_id = uuid.uuid4().hex
@@ -69,6 +80,10 @@ class Supervisor:
         self._scanned = 0.0
         self._stacks_asked = False
         self._recovering = 0.0
+        self._launcher_ticks = 0
+        self._checked = 0.0
+        self._is_prepared = False
+        self._bytes: dict[int, tuple[int, int]] = {}  # by process: at the last scan, and at its last progress
 
     def _job_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         site = str(AGENT_FOLDER / "site")
@@ -86,10 +101,11 @@ class Supervisor:
         """Run the command to its end and return what was seen of the job."""
         processes.adopt_orphans()
         desk = SignalDesk()
-        output = TopOutput(self.live / "launcher")
+        output = TopOutput(self.live / "launcher", self._closed)
         try:
             pid = processes.start_command(self._request.command, self._environment, output.channels)
         except OSError as err:
+            self._close_door()
             raise CommandStartError(self._request.command[0], err) from err
         finally:
             output.release_channels()
@@ -100,6 +116,7 @@ class Supervisor:
         try:
             self._loop(desk, output)
             output.wait_until_passed_on(DRAIN_S)
+            self.record.output_lost = output.lost_words()
         finally:
             self._finish(output)
         return self.record
@@ -184,7 +201,7 @@ class Supervisor:
                 self._add(process)
 
     def _update(self, known: JobProcess, process: JobProcess) -> None:
-        known.state, known.ppid = process.state, process.ppid
+        known.state = process.state  # its first parent stays known: an orphan is still a child of its rank
         known.most_memory_bytes = max(known.most_memory_bytes, processes.resident_bytes(known.pid))
         if (argv := processes.command_line(known.pid)) and argv != known.argv:
             known.argv, known.name = argv, process.name
@@ -217,14 +234,22 @@ class Supervisor:
         return any(name in self.record.processes[pid].variables for name in processes.RANK_VARIABLES)
 
     def _check_progress(self, now: float) -> None:
+        # Where this process gets no turn for a while, the job gets none either: such time is nobody's silence.
+        self._moved += max(0.0, now - self._checked - LONGEST_LOOK_S) if self._checked else 0.0
+        self._checked = now
         mark = self._progress_mark()
         if mark != self._mark:
             self._mark, self._moved = mark, now
             self._note_recovery(now)
         quiet = now - self._moved
+        if quiet > self._request.quiet_for_s / 2 and not self._is_prepared:
+            self._is_prepared = True
+            self._on_quiet()
         if quiet < self._request.quiet_for_s or self.record.hang_seen or self.record.launcher_end:
             return
-        if quiet < IMPORT_S and self._is_importing():
+        if quiet < IMPORT_S and (self._is_starting() or self._is_importing()):
+            return
+        if quiet < self._request.quiet_for_s + TOGETHER_S and is_all_in_one_call(self.live, self._alive()):
             return
         self._report_hang(quiet)
 
@@ -236,6 +261,15 @@ class Supervisor:
         if now - self._recovering > RECOVERY_S:
             self.record.hang_seen = self.record.quiet_since = self._recovering = 0.0
             self._stacks_asked = False
+
+    def _is_starting(self) -> bool:
+        """Whether a launcher is still at work on the first rank, which may take long on a busy machine."""
+        launcher = processes.read_process(self.record.launcher_pid)
+        spent = processes.cpu_ticks(self.record.launcher_pid)
+        is_busy = spent > self._launcher_ticks or (launcher is not None and launcher.state in "RD")
+        self._launcher_ticks = spent
+        has_begun = len(self.record.processes) > 1 or any(self.live.glob("*/events.jsonl"))
+        return is_busy and not has_begun
 
     def _is_importing(self) -> bool:
         if not self._stacks_asked:
@@ -258,14 +292,31 @@ class Supervisor:
             self._signal_all(signal.SIGTERM)
 
     def _progress_mark(self) -> tuple[object, ...]:
-        moved = tuple(sorted((pid, processes.bytes_moved(pid)) for pid in self._alive()))
-        rings, outputs = [], []
+        # Launchers keep talking to each other (torchrun's rendezvous does every five seconds) while the ranks stand still.
+        alive = self._alive()
+        watched = [pid for pid in alive if self._is_rank(pid)] or alive
+        rings, outputs, waiting = [], [], set()
         for folder in self.live.iterdir():
             if folder.is_dir():
                 rings.append((folder.name, ring_mark(folder)))
                 outputs += [path.stat().st_size for path in folder.glob("*.log")]
+                if is_in_call(folder):
+                    waiting.add(folder.name.split("-")[-2])
+        moved = tuple(sorted((pid, self._bytes_moved(pid, str(pid) in waiting)) for pid in watched))
         beat = self._heartbeat.stat().st_mtime_ns if self._heartbeat.exists() else 0
         return moved, tuple(sorted(rings)), sum(outputs), beat
+
+    def _bytes_moved(self, pid: int, is_in_call: bool) -> int:
+        """Return the bytes a process has moved; of one that waits in a collective only what is more than small talk.
+
+        The store of a rendezvous is asked again and again by those who wait, and so it is by the watchdogs of torch.
+        """
+        moved = processes.bytes_moved(pid)
+        before, counted = self._bytes.get(pid, (0, 0))
+        if not is_in_call or moved - before >= SMALL_TALK_BYTES:
+            counted = moved
+        self._bytes[pid] = moved, counted
+        return counted
 
     def _kill_on(self, now: float) -> None:
         if now - self._killing < TERM_S or not self._alive():
@@ -301,6 +352,9 @@ class Supervisor:
         self.record.kernel_kills = processes.kernel_kills(self._clock.uptime_s)
         self._watch.close()
         output.close()
+        self._close_door()
+
+    def _close_door(self) -> None:
         self._door.close()
         shutil.rmtree(self._door_folder, ignore_errors=True)
 

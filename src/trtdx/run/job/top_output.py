@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING
 from trtdx.agent.output import inode_of, make_channel, start_tee
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 
 class TopOutput:
     """Channels for the command's standard output and error, with `tee.py` behind them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, closed: Collection[int] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         self.channels: dict[int, int] = {}  # the command's descriptor -> ours
         self._terminals: list[str] = []
         self._control, helpers = socket.socketpair()
         self._opened: list[int] = []
         self._heard: list[int] = []
-        groups = {"output": (1, 2)} if inode_of(1) == inode_of(2) else {"stdout": (1,), "stderr": (2,)}
-        specs = [self._open_channel(name, fds) for name, fds in groups.items() if inode_of(fds[0]) != "closed"]
+        groups: dict[str, tuple[int, ...]] = {"stdout": (1,), "stderr": (2,)}
+        if not closed and inode_of(1) == inode_of(2):
+            groups = {"output": (1, 2)}
+        specs = [self._open_channel(name, fds) for name, fds in groups.items() if fds[0] not in closed]
         self.is_kept = bool(specs) and start_tee(str(folder), helpers.fileno(), specs, own_session=False)
         helpers.close()
         for _, source, _ in specs:
@@ -76,6 +80,11 @@ class TopOutput:
             return False
         except OSError:
             return True
+
+    def lost_words(self) -> str:
+        """Return why what the command printed could not be written where it was to go; empty where all of it was."""
+        reasons = [f"{path.stem}: {path.read_text()}" for path in sorted(self._folder.glob("*.lost"))]
+        return "; ".join(reasons)
 
     def resize(self) -> None:
         """Give the channels the size of the terminal they stand for."""

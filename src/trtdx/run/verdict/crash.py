@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from trtdx.model import Evidence
-from trtdx.run.job.stacks import parse_stacks
+from trtdx.run.job.stacks import StackFrame, own_frames, parse_stacks, source_line
 from trtdx.run.nouns import signal_name
-from trtdx.run.verdict.endings import CRASH_SIGNALS, KILLED, Failure, blame, failures_of, left_early
+from trtdx.run.verdict.endings import (
+    CRASH_SIGNALS,
+    KILLED,
+    Failure,
+    blame,
+    exit_under_way,
+    failures_of,
+    left_early,
+    left_without_finalize,
+)
 from trtdx.run.verdict.findings import JobView, make_finding, name_ranks
-from trtdx.run.verdict.known import known_causes, surest_cause, with_blame
+from trtdx.run.verdict.known import LEAST_CONFIDENCE, known_causes, surest_cause, with_blame
 from trtdx.run.verdict.mismatch import find_mismatch
-from trtdx.run.verdict.stalled import mismatch_finding, missing_ranks_finding, waiting_finding
+from trtdx.run.verdict.stalled import mismatch_finding, rendezvous_finding, waiting_finding
 from trtdx.run.verdict.waiting import find_waiting
-from trtdx.run.verdict.worlds import find_missing_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.model import Finding
+    from trtdx.run.nouns import RaisedException
 
+SURE_DESPITE_OWN_WORDS = 0.93
+_LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
 MEMORY_TYPES = ("MemoryError", "numpy._core._exceptions._ArrayMemoryError", "numpy.core._exceptions._ArrayMemoryError")
 
 
@@ -30,15 +42,17 @@ def crash_findings(view: JobView) -> list[Finding]:
     mismatch = find_mismatch(view.ranks)
     if mismatch is not None and (not culprits or mismatch.began <= culprits[0].time):
         return [mismatch_finding(view, mismatch)]
+    if gone := left_without_finalize(view.ranks, culprits):
+        return [_left_early_finding(view, [story.rank for story in gone if story.rank is not None])]
     if culprits:
         return [finding_of_failures(view, culprits)]
-    if (missing := find_missing_ranks(view.ranks)) is not None and failures:
-        return [missing_ranks_finding(view, missing)]
+    if failures and (rendezvous := rendezvous_finding(view)):
+        return [rendezvous]
     waiting = find_waiting(view.ranks)
     if waiting is not None:
         return [waiting_finding(view, waiting)]
     gone = left_early(view.ranks)
-    if gone and not any(failure.exception for failure in failures):
+    if gone and all(failure.is_victim_like or not failure.exception for failure in failures):
         return [_left_early_finding(view, [story.rank for story in gone if story.rank is not None])]
     return _fallback(view, failures)
 
@@ -75,7 +89,7 @@ def _launcher_finding(view: JobView) -> Finding:
         return make_finding(view, "DX1260", (), evidence, values)
     guesses = known_causes(view, view.launcher_texts())
     words = [evidence for guess in guesses[:1] for evidence in guess.evidence[:2]]
-    values = {"who": view.record.command[0], "status": end.exit_code or 0}
+    values = {"who": f"{view.record.command[0]} ended with", "status": end.exit_code or 0}
     return make_finding(view, "DX1245", (), [*evidence, *words], values, confidence=0.6)
 
 
@@ -95,10 +109,20 @@ def finding_of_failures(view: JobView, culprits: Sequence[Failure]) -> Finding:
             return with_blame(known, blamed, evidence)
         return make_finding(view, "DX1240", blamed, evidence, {"who": who, "signal": "SIGKILL"})
     is_memory = first.exception is not None and first.exception.type in MEMORY_TYPES
-    known = None if is_memory else surest_cause(view, texts)
+    least = SURE_DESPITE_OWN_WORDS if first.exception and _is_own_words(first.exception) else LEAST_CONFIDENCE
+    known = None if is_memory else surest_cause(view, texts, least)
     if known is not None:
         return with_blame(known, blamed, evidence)
     return _finding_of_kind(view, first, blamed, who, evidence)
+
+
+def _is_own_words(exception: RaisedException) -> bool:
+    """Whether the user's own program raised it: its words need not mean what they mean in a library's log."""
+    file, _, rest = exception.where.partition(":")
+    line = rest.partition(" ")[0]
+    if _LIBRARY_FILE.search(file) or not line.isdigit():
+        return False
+    return bool(re.match(r"(?:.*:\s*)?(?:raise|assert)\b", source_line(StackFrame(file, int(line), ""))))
 
 
 def _finding_of_kind(
@@ -116,8 +140,14 @@ def _finding_of_kind(
         return make_finding(view, "DX1241", ranks, evidence, values)
     if failure.abort_status is None and failure.signal:
         return make_finding(view, "DX1240", ranks, evidence, {"who": who, "signal": signal_name(failure.signal)})
-    status = failure.abort_status if failure.abort_status is not None else failure.end.exit_code if failure.end else "?"
-    how = "called MPI_Abort with" if failure.abort_status is not None else "ended with"
+    status = failure.abort_status if failure.abort_status is not None else failure.exit_code
+    how = (
+        "called MPI_Abort with"
+        if failure.abort_status is not None
+        else "ended with"
+        if failure.end
+        else "called sys.exit and hangs in MPI_Finalize, with"
+    )
     if status == 137:
         return make_finding(view, "DX1262", ranks, evidence, {"who": who, "how": how})
     return make_finding(view, "DX1245", ranks, evidence, {"who": f"{who} {how}", "status": status})
@@ -131,15 +161,19 @@ def failure_evidence(view: JobView, failure: Failure) -> list[Evidence]:
         evidence.append(Evidence(f"{story.name}: {exception.where}", exception.in_words()))
         evidence += [Evidence(f"{story.name}: raised from", cause) for cause in exception.causes[:2]]
     if story.end is not None and not story.end.is_clean:
-        evidence.append(Evidence(f"{story.name}, process {story.end.pid}", story.end.in_words()))
+        place = story.name if story.rank is None else f"{story.name}, process {story.end.pid}"
+        evidence.append(Evidence(place, story.end.in_words()))
     for agent in story.agents:
         if agent.abort or agent.exit_called:
             event = agent.abort or agent.exit_called
             name = "MPI_Abort" if agent.abort else "os._exit"
             evidence.append(Evidence(f"{story.name}: {event.get('where')}", f"calls {name}({event.get('status')})"))
+        elif event := exit_under_way(agent):
+            words = event.get("words") or event.get("status")
+            evidence.append(Evidence(f"{story.name}: {event.get('where')}", f"calls sys.exit({words!r})"))
         if agent.crash and (threads := parse_stacks(agent.crash)):
             crashed = next((thread for thread in threads if thread.is_main), threads[0])
-            evidence.append(Evidence(f"{story.name}: stack", " <- ".join(map(str, crashed.frames[:5]))))
+            evidence.append(Evidence(f"{story.name}: stack", " <- ".join(map(str, own_frames(crashed.frames)[:5]))))
     if exception is not None:
         evidence += [Evidence(f"{story.name}: tensor", words) for words in exception.tensors[-6:]]
     if words := view.last_words(story):

@@ -85,6 +85,11 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {join_words(ranks)}"
 
 
+def name_each(ranks: Sequence[int]) -> str:
+    """Return ranks as the subject of a sentence about one."""
+    return name_ranks(ranks) if len(ranks) == 1 else f"each of {name_ranks(ranks)}"
+
+
 def make_finding(
     view: JobView,
     code: str,

@@ -8,13 +8,13 @@ import msgspec
 
 from trtdx.model import Evidence, Severity, Symptom
 from trtdx.run.verdict.crash import crash_findings
-from trtdx.run.verdict.endings import Failure, blame, failures_of
-from trtdx.run.verdict.findings import JobView, make_finding, name_ranks
+from trtdx.run.verdict.endings import Failure, failures_of
+from trtdx.run.verdict.findings import JobView, make_finding
 from trtdx.run.verdict.known import known_causes
 from trtdx.run.verdict.mismatch import find_mismatch
 from trtdx.run.verdict.stalled import hang_findings, mismatch_finding
 from trtdx.run.verdict.stragglers import find_straggler
-from trtdx.run.verdict.worlds import find_claimed_twice, find_lonely_world
+from trtdx.run.verdict.worlds import find_lonely_world
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def job_state(view: JobView) -> JobState:
 
 def _failed_ranks(view: JobView) -> list[Failure]:
     """Return ranks that failed although the launcher says that all is well; a restarted rank has not."""
-    failures = failures_of(view.ranks)
-    return [failure for failure in failures if not failure.is_victim_like] if blame(failures) else []
+    # MPICH's launcher may say 0 although it killed the ranks that waited for one that had gone.
+    return [failure for failure in failures_of(view.ranks) if not failure.is_victim_like]
 
 
 def _lonely_findings(view: JobView) -> list[Finding]:
@@ -126,10 +126,6 @@ def _quiet_findings(view: JobView) -> list[Finding]:
             "share": f"{straggler.waited_s / max(straggler.span_s, 1e-9):.0%}",
         }
         findings.append(make_finding(view, "DX1256", (straggler.rank,), evidence, values, confidence=0.85))
-    twice = find_claimed_twice(view.ranks)
-    if twice and not findings:
-        evidence = [Evidence(f"rank {rank}", f"{count} processes have it") for rank, count in twice.items()]
-        findings.append(make_finding(view, "DX1259", tuple(twice), evidence, {"who": name_ranks(tuple(twice))}))
     return findings
 
 
@@ -149,10 +145,11 @@ def _with_victims(view: JobView, finding: Finding) -> Finding:
     if finding.severity is not Severity.ERROR:
         return finding
     symptoms = list(finding.symptoms)
+    shown = {evidence.text for evidence in finding.evidence}
     symptoms += [
         Symptom("DX445", f"{failure.story.name}: {failure.in_words()}", failure.story.name)
         for failure in failures_of(view.ranks)
-        if failure.story.rank not in finding.ranks
+        if failure.story.rank not in finding.ranks and failure.in_words() not in shown
     ]
     known = {symptom.code for symptom in symptoms}
     for other in known_causes(view, view.launcher_texts()):

@@ -25,11 +25,11 @@ def known_causes(view: JobView, texts: Mapping[str, str]) -> list[Finding]:
     return list(diagnose_sources(sources, view.book).findings) if sources else []
 
 
-def surest_cause(view: JobView, texts: Mapping[str, str]) -> Finding | None:
+def surest_cause(view: JobView, texts: Mapping[str, str], least: float = LEAST_CONFIDENCE) -> Finding | None:
     """Return the first cause that a text names beyond doubt."""
     for finding in known_causes(view, texts):
         is_cause = view.book.get(finding.code).kind.value == "cause" and finding.code not in NO_CAUSE
-        if is_cause and finding.severity is Severity.ERROR and finding.confidence >= LEAST_CONFIDENCE:
+        if is_cause and finding.severity is Severity.ERROR and finding.confidence >= least:
             return finding
     return None
 

@@ -77,7 +77,7 @@ def _compare(
     if len(set(names.values())) > 1:
         culprits, right = _minority(names, table, number, canonical_name)
         wrong = calls[culprits[0]]
-        kind = _order_or_skip(table, culprits, calls[right], number)
+        kind = order_or_skip(table, culprits, calls[right], number)
         return CallMismatch(kind, culprits, group, number, wrong, calls[right])
     for key, kind in (("dtype", DTYPE), ("n", SHAPE), ("root", ARGUMENT), ("op", ARGUMENT)):
         values = {rank: call.data[key] for rank, call in calls.items() if key in call.data}
@@ -114,7 +114,7 @@ def _habit(values: Mapping[int, str], table: Mapping[int, Mapping[int, Call]], n
     return max(candidates)[1] if candidates else ""
 
 
-def _order_or_skip(table: Mapping[int, Mapping[int, Call]], culprits: Sequence[int], right: Call, number: int) -> str:
+def order_or_skip(table: Mapping[int, Mapping[int, Call]], culprits: Sequence[int], right: Call, number: int) -> str:
     """Return whether the culprits left a call out or made it in another order, as far as that can be known."""
     own = table[culprits[0]]
     others = [calls for rank, calls in table.items() if rank not in culprits and number in calls]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from trtdx.model import Evidence
 from trtdx.run.verdict import mismatch as calls
-from trtdx.run.verdict.endings import blame, failures_of
-from trtdx.run.verdict.findings import JobView, make_finding, name_ranks
+from trtdx.run.verdict.endings import Failure, blame, failures_of
+from trtdx.run.verdict.findings import JobView, make_finding, name_each, name_ranks
 from trtdx.run.verdict.known import surest_cause
+from trtdx.run.verdict.program_order import find_deviation
 from trtdx.run.verdict.waiting import (
     CHILD,
     COMPUTE,
@@ -24,11 +26,13 @@ from trtdx.run.verdict.waiting import (
     find_waiting,
     waited_call,
 )
-from trtdx.run.verdict.worlds import find_missing_ranks
+from trtdx.run.verdict.worlds import find_claimed_twice, find_missing_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trtdx.model import Finding
-    from trtdx.run.nouns import RankStory
+    from trtdx.run.nouns import Call, RankStory
     from trtdx.run.verdict.mismatch import CallMismatch
     from trtdx.run.verdict.waiting import WaitVerdict
     from trtdx.run.verdict.worlds import MissingRanks
@@ -50,13 +54,21 @@ def hang_findings(view: JobView) -> list[Finding]:
         return [mismatch_finding(view, mismatch)]
     if culprits:
         return [finding_of_failures(view, culprits)]
+    if not view.ranks and (killed := _killed_workers(view)):
+        return [finding_of_failures(view, killed)]
     if lost := _lost_thread_finding(view):
         return [lost]
-    if (missing := find_missing_ranks(view.ranks)) is not None:
-        return [missing_ranks_finding(view, missing)]
+    if rendezvous := rendezvous_finding(view):
+        return [rendezvous]
     if (waiting := find_waiting(view.ranks)) is not None:
         return [waiting_finding(view, waiting)]
     return [_suspect_finding(view)]
+
+
+def _killed_workers(view: JobView) -> list[Failure]:
+    """Return Python processes, no ranks, that a signal ended before the job stood still: a pool waits for them for ever."""
+    failures = [failure for failure in failures_of(view.others) if failure.story.agents and failure.signal]
+    return blame([failure for failure in failures if failure.time <= view.record.hang_seen])
 
 
 def _lost_thread_finding(view: JobView) -> Finding | None:
@@ -82,8 +94,8 @@ def mismatch_finding(view: JobView, mismatch: CallMismatch, *, is_silent: bool =
     values: dict[str, object] = {
         "who": who,
         "call": right.in_words(),
-        "wrong": wrong.name if not mismatch.key else _value(wrong.data, mismatch.key),
-        "right": right.name if not mismatch.key else _value(right.data, mismatch.key),
+        "wrong": _value(wrong.data, mismatch.key) if mismatch.key else _name_beside(wrong, right),
+        "right": _value(right.data, mismatch.key) if mismatch.key else _name_beside(right, wrong),
         "key": {"root": "root rank", "op": "reduction"}.get(key, key),
         "silently": ", and nothing reported it: the result is wrong" if is_silent else "",
         "then": _then(view, mismatch),
@@ -92,6 +104,11 @@ def mismatch_finding(view: JobView, mismatch: CallMismatch, *, is_silent: bool =
     return make_finding(
         view, _MISMATCH_CODES[mismatch.kind], mismatch.culprits, evidence, values, confidence=confidence
     )
+
+
+def _name_beside(call: Call, other: Call) -> str:
+    """Return a call's name, with its group where the other call has the same name."""
+    return call.name if call.name != other.name else f"{call.name} of group {call.group}"
 
 
 def _then(view: JobView, mismatch: CallMismatch) -> str:
@@ -106,6 +123,17 @@ def _value(data: dict[str, str], key: str) -> str:
 
 def _data_words(data: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in data.items() if key != "n" or "shape" not in data)
+
+
+def rendezvous_finding(view: JobView) -> Finding | None:
+    """Return why a rendezvous does not come about: two processes with one rank, or ranks that nobody started."""
+    missing = find_missing_ranks(view.ranks)
+    if missing is not None and (twice := find_claimed_twice(view.ranks, view.record.ends)):
+        evidence = [
+            Evidence(f"rank {rank}", f"{count} processes brought it to the rendezvous") for rank, count in twice.items()
+        ]
+        return make_finding(view, "DX1259", tuple(twice), evidence, {"who": name_ranks(tuple(twice))})
+    return missing_ranks_finding(view, missing) if missing is not None else None
 
 
 def missing_ranks_finding(view: JobView, missing: MissingRanks) -> Finding:
@@ -129,9 +157,10 @@ def waiting_finding(view: JobView, waiting: WaitVerdict) -> Finding:
         evidence.append(Evidence(f"{name_ranks(waiting.waiting)}: {call.where}", f"in {waited}"))
     if waiting.is_cycle:
         return _cycle_finding(view, waiting, evidence)
-    stories = [view.story_of(rank) for rank in waiting.culprits]
-    story = stories[0]
-    who = name_ranks(waiting.culprits)
+    if failure := _failure_of(view, waiting.culprits):
+        return failure
+    story = view.story_of(waiting.culprits[0])
+    who = name_each(waiting.culprits)
     if not story.is_alive:
         evidence.insert(0, Evidence(story.name, _how_gone(story)))
         left = any(agent.exit_called for agent in story.agents)
@@ -155,6 +184,15 @@ def waiting_finding(view: JobView, waiting: WaitVerdict) -> Finding:
     return make_finding(view, _CODES.get(activity.kind, "DX1253"), waiting.culprits, evidence, values)
 
 
+def _failure_of(view: JobView, ranks: Sequence[int]) -> Finding | None:
+    """Return how the ranks that are waited for failed, if they did; where one waited in vain itself, it is a victim."""
+    from trtdx.run.verdict.crash import finding_of_failures
+
+    failures = [failure for failure in failures_of(view.ranks) if failure.story.rank in ranks]
+    own = [failure for failure in failures if failure.exception and waited_call(failure.story) is None]
+    return finding_of_failures(view, own) if own and len(own) == len(ranks) else None
+
+
 def _how_gone(story: RankStory) -> str:
     return story.end.in_words() if story.end else "has gone"
 
@@ -165,6 +203,8 @@ def _last_call_words(story: RankStory) -> str:
 
 
 def _cycle_finding(view: JobView, waiting: WaitVerdict, evidence: list[Evidence]) -> Finding:
+    if deviation := find_deviation(view.ranks, {*waiting.culprits, *waiting.waiting}):
+        return mismatch_finding(view, deviation)
     for rank in waiting.culprits:
         story = view.story_of(rank)
         call = waited_call(story)
@@ -188,13 +228,8 @@ def _suspect_finding(view: JobView) -> Finding:
         story for story in view.others if story.is_alive and story.agents and not _is_service(story)
     ]
     activities = [(story, activity_of(story, view.record)) for story in alive]
-    kinds = {activity.kind for _, activity in activities}
-    suspects = [
-        (story, activity)
-        for kind in _SUSPICION
-        for story, activity in activities
-        if activity.kind == kind and kind == min(kinds, key=_SUSPICION.index)
-    ]
+    kind = _suspicious_kind([activity.kind for _, activity in activities])
+    suspects = [(story, activity) for story, activity in activities if activity.kind == kind]
     if not suspects or suspects[0][1].kind in (PEER, CHILD, UNKNOWN):
         known = surest_cause(view, view.launcher_texts())
         if known is not None:
@@ -202,6 +237,16 @@ def _suspect_finding(view: JobView) -> Finding:
     if not suspects:
         return _unexplained(view)
     return _stuck_finding(view, suspects)
+
+
+def _suspicious_kind(kinds: Sequence[str]) -> str:
+    """Return what the culprit does: what fewest do, if it is no waiting for others; among equals the most suspicious.
+
+    Where three wait for a lock and one for input, that one holds the lock.
+    """
+    counts = Counter(kinds)
+    own = {kind: count for kind, count in counts.items() if kind not in (PEER, CHILD, LEAVES, UNKNOWN)} or counts
+    return min(own, key=lambda kind: (own[kind], _SUSPICION.index(kind)), default="")
 
 
 def _is_service(story: RankStory) -> bool:
@@ -216,7 +261,7 @@ def _stuck_finding(view: JobView, suspects: list[tuple[RankStory, Activity]]) ->
     if everybody and all(waited_call(story) for story, _ in suspects):
         return _unexplained(view)
     values: dict[str, object] = {
-        "who": name_ranks(ranks) if ranks else story.name,
+        "who": name_each(ranks) if ranks else story.name,
         "doing": activity.words,
         "arrives": "does not move on",
         "others": "",

@@ -21,6 +21,7 @@ _LOCK_LINE = re.compile(
     r"acquire\(|\block\b|Lock|\.join\(|\.get\(|\.wait\(|Condition|Semaphore|Event|\.result\(", re.IGNORECASE
 )
 _LOCK_FILE = re.compile(r"/(threading|queue|synchronize|_base|thread)\.py$")
+_WAIT_LINE = re.compile(r"\.(?:Wait|wait)(?:all|any|some)?\(", re.IGNORECASE)
 _SLEEP_LINE = re.compile(r"\bsleep\(")
 _IO_LINE = re.compile(
     r"\bopen\(|\.read|readline|readinto|recv|accept\(|connect\(|input\(|urlopen|requests?\.|flock|lockf"
@@ -63,11 +64,11 @@ def activity_of(story: RankStory, record: JobRecord) -> Activity:
         return Activity(CHILD, f"waits for a child process{place}{shown}", frames)
     if _is_lock(syscall, frames, line):
         return Activity(LOCK, f"waits for a lock, a queue or a thread{_user_place(frames)}", frames)
-    if syscall in ("read", "open", "recv", "accept", "connect", "flock", "fcntl", "write", "send") or _IO_LINE.search(
-        line
-    ):
+    is_io = syscall in ("read", "open", "recv", "accept", "connect", "flock", "fcntl", "write", "send")
+    if is_io or (syscall != "running" and _IO_LINE.search(line)):
         target = f" on {file}" if file else ""
-        kind = PEER if file.startswith("socket:") else IO
+        is_library = bool(frames) and "/torch/" in frames[0].file  # its rendezvous waits for the other ranks
+        kind = PEER if file.startswith("socket:") and (is_library or not frames) else IO
         return Activity(kind, f"waits in {syscall or 'input or output'}{target}{place}{shown}", frames)
     if syscall in ("poll", "select", "epoll"):
         return Activity(PEER, f"waits in {syscall} for a descriptor{place}{shown}", frames)
@@ -95,8 +96,16 @@ def waited_call(story: RankStory) -> Call | None:
     """Return the call a rank waits in, or the last one, if that failed: it waited in vain."""
     if story.open_call:
         return story.open_call
+    if story.calls and story.calls[-1].is_async and _is_at_wait(story):
+        return story.calls[-1]
     calls = [call for call in story.calls if not call.is_async]
     return calls[-1] if calls and calls[-1].has_failed else None
+
+
+def _is_at_wait(story: RankStory) -> bool:
+    """Whether a live rank is at a line that waits for a request, such as what Irecv has given back."""
+    frames = own_frames(main_frames(story.stack))
+    return story.is_alive and bool(frames) and bool(_WAIT_LINE.search(source_line(frames[0])))
 
 
 def find_waiting(stories: Sequence[RankStory]) -> WaitVerdict | None:
@@ -110,7 +119,7 @@ def find_waiting(stories: Sequence[RankStory]) -> WaitVerdict | None:
     if not edges:
         return None
     reached = {target for targets in edges.values() for target in targets}
-    culprits = sorted(rank for rank in reached if rank not in edges)
+    culprits = _without_killed(ranks, sorted(rank for rank in reached if rank not in edges))
     first = _commonest_call([call for rank in edges if (call := waited_call(ranks[rank]))])
     waiting = tuple(sorted(set(edges) - set(culprits)))
     if culprits:
@@ -118,10 +127,19 @@ def find_waiting(stories: Sequence[RankStory]) -> WaitVerdict | None:
     return _cycle_verdict(ranks, edges, first)
 
 
+def _without_killed(ranks: dict[int, RankStory], culprits: list[int]) -> list[int]:
+    """Return those who had gone of themselves, where a launcher has killed the others that did not arrive for it."""
+    gone = [rank for rank in culprits if (end := ranks[rank].end) is not None and end.is_clean]
+    others = [end for rank in culprits if rank not in gone and (end := ranks[rank].end) is not None and end.signal]
+    return gone if gone and len(others) + len(gone) == len(culprits) else culprits
+
+
 def _cycle_verdict(ranks: dict[int, RankStory], edges: dict[int, set[int]], first: Call) -> WaitVerdict:
     """Return the ranks of a ring of waiters; where most are in one collective, those that are not in it."""
     odd = [rank for rank in edges if (call := waited_call(ranks[rank])) and not _is_same_call(call, first)]
-    members = sorted(odd if odd and len(odd) < len(edges) else edges)
+    is_minority = 2 * len(odd) < len(edges)
+    are_messages = all(call.is_message for rank in odd if (call := waited_call(ranks[rank])))
+    members = sorted(odd if odd and len(odd) < len(edges) and (is_minority or are_messages) else edges)
     return WaitVerdict(tuple(members), first, tuple(sorted(set(edges) - set(members))), is_cycle=True)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trtdx.run.nouns import RankStory
+    from trtdx.run.nouns import AgentRecord, ProcessEnd, RankStory
 
 _MPI_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+_MEETING_PLACE = ("MASTER_ADDR", "MASTER_PORT")
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
 
 
@@ -94,13 +94,24 @@ def _claimed_ranks(stories: Sequence[RankStory]) -> set[int]:
     return ranks
 
 
-def find_claimed_twice(stories: Sequence[RankStory]) -> dict[int, int]:
-    """Return library ranks that more than one process has been given, and how many have each."""
-    counts = Counter(
-        (world["library"], int(world["rank"]), int(world["size"]))
-        for story in stories
-        for agent in story.agents
-        for world in agent.worlds[-1:]
-        if int(world["size"]) > 1
-    )
-    return {rank: count for (_, rank, _), count in counts.items() if count > 1}
+def find_claimed_twice(stories: Sequence[RankStory], ends: Mapping[int, ProcessEnd]) -> dict[int, int]:
+    """Return ranks that more than one process brought to the same rendezvous, and how many did."""
+    counts = {}
+    for story in stories:
+        meetings = [
+            agent
+            for agent in story.agents
+            if agent.ppid not in story.pids and any(call.name == "init_process_group" for call in agent.calls)
+        ]
+        together = [agent for agent in meetings if any(_meet(agent, other, ends) for other in meetings)]
+        if story.rank is not None and len(together) > 1:
+            counts[story.rank] = len(together)
+    return counts
+
+
+def _meet(agent: AgentRecord, other: AgentRecord, ends: Mapping[int, ProcessEnd]) -> bool:
+    """Whether two processes lived at the same time and met at the same address; one after the other is a restart."""
+    if agent is other or any(agent.variables.get(name) != other.variables.get(name) for name in _MEETING_PLACE):
+        return False
+    first, second = sorted((agent, other), key=lambda entry: entry.started)
+    return first.pid not in ends or ends[first.pid].time > second.started
