@@ -163,7 +163,8 @@ def _merged_command(
     steps = [commands.remove(records)] if records else []
     steps.append(commands.configure(tree, unset=dict.fromkeys(unset), options=options))
     if kinds & {"changed"}:
-        steps.append(commands.clean_target(tree))
+        is_all = set(languages) >= set(_languages(tree))
+        steps.append(commands.clean_target(tree) if is_all else commands.remove_objects(tree, languages))
     return " && ".join(steps)
 
 
