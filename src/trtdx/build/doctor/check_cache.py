@@ -159,7 +159,7 @@ def check_in_source(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrou
         command=f"{commands.remove(files)} && {commands.remove(folders, folders=True)}"
         if folders
         else commands.remove(files),
-        problem=f"an in-source configure left CMakeCache.txt and CMakeFiles in the source folder {project.show(tree.path)}"
+        problem=f"an in-source configure left {project.show(tree.path / 'CMakeCache.txt')} and CMakeFiles in the source folder"
         + (f", although {project.show(others[0].path)} is the build folder" if beside else "")
         + ": cmake uses them instead of the folder it is started in",
         explains=OF_THE_CACHE,

@@ -55,7 +55,7 @@ def check_compilers(project: BuildProject, tree: CMakeTree, tools: InstalledTool
                 command=_merged_command(project, tree, reports, tools) or command,
                 problem=problem.partition(":")[2].strip() or problem,
                 language=LANGUAGE_NAMES.get(language, language),
-                explains=("DX1192", "DX1186"),
+                explains=("DX1192", "DX1186", *((CUDA,) if code == CUDA else ())),  # its toolkit is gone with it
             )
         reported_kinds.add(problem.partition(":")[0])
 

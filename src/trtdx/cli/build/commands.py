@@ -142,7 +142,7 @@ def write_template(
     host = RealHost()
     text = read_template(template)
     if host.kind(out) != "absent":
-        raise InputError(f"{out} is there already", fix="name another file with --out")
+        raise InputError(f"{out} already exists", fix="name another file with --out")
     host.write(out, text.encode())
     write_output(f"{out} is written; look it through, then: trtdx build {out}\n")
 
