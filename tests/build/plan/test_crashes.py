@@ -175,3 +175,19 @@ def test_a_full_disk_leaves_the_last_outputs(tmp_path):
     shutil.copy(source / "source.txt", clean / "source.txt")
     assert build(clean).returncode == 0
     assert files_of(source / "after") == files_of(clean / "out")
+
+
+def test_an_interrupted_build_does_not_wait_for_its_steps(tmp_path):
+    make_project(tmp_path)
+    (tmp_path / "plan.yaml").write_text(
+        "steps: {slow: {outputs: [x], inputs: [source.txt], command: 'touch began; sleep 600; touch {{ output }}'}}"
+    )
+    process = start(tmp_path)
+    for _ in range(1200):
+        if (tmp_path / "began").exists():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(300) == 130
+    assert list((tmp_path / "build-output/.trtdx/staging").iterdir()) == []
+    assert not (tmp_path / "build-output/x").exists()

@@ -254,7 +254,7 @@ def test_clean_shows_moves_aside_and_can_be_undone(project):
     assert tree_of(project / "out") == {}
     build(project)
     assert tree_of(project / "out") == before
-    with pytest.raises(InputError, match="nothing is set aside"):
+    with pytest.raises(InputError, match="nothing to bring back"):
         undo_clean(RealHost(), str(project / "plan.yaml"))
 
 

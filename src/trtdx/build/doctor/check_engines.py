@@ -8,6 +8,8 @@ import msgspec
 
 from trtdx.build.doctor.cleanup import CleanupCommands
 from trtdx.build.doctor.trouble import report_trouble
+from trtdx.formats.safetensors import TRUNCATED as CUT_WEIGHTS
+from trtdx.formats.safetensors import read_safetensors_header
 from trtdx.formats.tensorrt.plan_header import TRUNCATED, read_plan_header
 from trtdx.words import abbreviate_list, format_count
 
@@ -43,6 +45,7 @@ def check_engines(project: BuildProject) -> Iterator[TreeTrouble]:
     """Engines are whole, and were built after their checkpoint was written."""
     engines = list(_find_folders(project, "rank*.engine", "build_config"))
     checkpoints = list(_find_folders(project, "rank*.safetensors", "architecture"))
+    yield from _check_weights(project, checkpoints)
     for engine in engines:
         yield from _check_plans(project, engine)
         checkpoint = _checkpoint_of(engine, checkpoints)
@@ -80,6 +83,23 @@ def _check_plans(project: BuildProject, engine: ModelFolder) -> Iterator[TreeTro
             command=CleanupCommands(project).remove(broken),
             first=f"the engine {project.show(broken[0])} breaks off",
             more=f", and {format_count(len(broken) - 1, 'other file')} too" if len(broken) > 1 else "",
+        )
+
+
+def _check_weights(project: BuildProject, checkpoints: list[ModelFolder]) -> Iterator[TreeTrouble]:
+    paths = [path for checkpoint in checkpoints for path in checkpoint.files]
+    headers = {path: read_safetensors_header(project.host, str(path)) for path in paths}
+    broken = [path for path, header in headers.items() if header.fault == CUT_WEIGHTS]
+    if broken:
+        yield report_trouble(
+            HALF_WRITTEN,
+            project,
+            None,
+            [(project.show(path), headers[path].problem) for path in broken[:8]],
+            command=CleanupCommands(project).remove(broken),
+            first=f"the checkpoint {project.show(broken[0])} {headers[broken[0]].problem}",
+            more=f", and {format_count(len(broken) - 1, 'other file')} too" if len(broken) > 1 else "",
+            explains=(STALE_ENGINE,),
         )
 
 
@@ -121,9 +141,10 @@ def _check_age(project: BuildProject, engine: ModelFolder, checkpoint: ModelFold
         None,
         evidence,
         command=CleanupCommands(project).remove(engine.files),
-        engine=project.show(engine.path),
+        engine=abbreviate_list((project.show(path) for path in engine.files), 2),
+        verb="was" if len(engine.files) == 1 else "were",
         checkpoint=project.show(checkpoint.path),
-        reason=f": {abbreviate_list(changed, 2)}" if changed else f": {project.show(newest)} was written after it",
+        reason=f": {abbreviate_list(changed, 2)}" if changed else f": {project.show(newest)} is newer",
         again=f"trtllm-build --checkpoint_dir {quote(checkpoint.path)} --output_dir {quote(engine.path)}",
     )
 

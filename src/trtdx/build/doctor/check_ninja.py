@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtdx.build.doctor.check_outputs import linked_programs, made_outputs
 from trtdx.build.doctor.cleanup import MAX_NAMED_FILES, CleanupCommands
 from trtdx.build.doctor.ninja_files import LINE_FOR_SED, deps_damage
 from trtdx.build.doctor.trouble import report_trouble
@@ -24,7 +25,10 @@ RECORD, SOURCE_LIST, TIMES = "DX1187", "DX1194", "DX1195"
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cu", ".C", ".m", ".mm", ".S")
 # The versions of .ninja_log that a ninja reads: up to 1.11 version 5, 1.12 version 6, from 1.13 on version 7.
 LOG_VERSIONS = (((1, 13), 7), ((1, 12), 6), ((1, 0), 5))
-FUTURE_NS = 60_000_000_000
+HEADER_SUFFIXES = (".h", ".hpp", ".cuh")
+SECOND_NS = 1_000_000_000
+FUTURE_NS = 60 * SECOND_NS
+MAX_DEPS_BYTES = 256 << 20
 
 
 def check_ninja_record(project: BuildProject, tree: CMakeTree, tools: InstalledTools) -> Iterator[TreeTrouble]:
@@ -169,19 +173,7 @@ def _missing_source(project: BuildProject, tree: CMakeTree, missing: list[Path],
 
 def check_times(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrouble]:
     """No file is from the future, and no source was changed behind the back of its time."""
-    now_ns = int(project.host.now() * 1e9)
-    ahead = [file.path for file in project.files if file.mtime_ns > now_ns + FUTURE_NS and _matters(file.path)]
-    if ahead:
-        yield report_trouble(
-            TIMES,
-            project,
-            tree,
-            [(project.show(path), "is from the future") for path in ahead[:8]],
-            command="touch " + " ".join(CleanupCommands(project).quote(path) for path in ahead[:MAX_NAMED_FILES]),
-            problem=f"{abbreviate_list((project.show(path) for path in ahead), 3)} {'has' if len(ahead) == 1 else 'have'} a time in the future, "
-            "so what depends on it is built again and again",
-            todo="give them the present time",
-        )
+    yield from _check_future(project, tree)
     behind = sorted(set(_backdated(project, tree)))
     if behind and len(behind) * 2 <= len(_compile_edges(tree)):  # else the sources were touched as a whole
         yield report_trouble(
@@ -201,19 +193,69 @@ def check_times(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrouble]
         )
 
 
-def _matters(path: Path) -> bool:
-    return path.suffix in (
-        *SOURCE_SUFFIXES,
-        ".h",
-        ".hpp",
-        ".cuh",
-        ".cmake",
-        ".o",
-        ".a",
-        ".so",
-        ".ninja",
-        ".py",
-    ) or path.name in ("CMakeLists.txt", "CMakeCache.txt")
+def _check_future(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrouble]:
+    """Yield what has a time in the future: outputs of the tree, and once for the project its sources."""
+    now_ns = int(project.host.now() * 1e9)
+    ahead = [file.path for file in project.files if file.mtime_ns > now_ns + FUTURE_NS]
+    inside = [path for path in ahead if tree.path in path.parents and tree.path != project.root]
+    outputs = [path for path in inside if _is_output(project, tree, path)]
+    is_first = tree is project.trees[0]
+    others = [path for path in (ahead if is_first else inside) if path not in outputs and _is_read_by_build(path)]
+    commands = CleanupCommands(project)
+    if others:
+        yield _future_trouble(
+            project,
+            tree,
+            others,
+            f"touch {' '.join(commands.quote(path) for path in others)}"
+            if len(others) <= MAX_NAMED_FILES
+            else f"find {commands.quote(project.root)} -type f -newermt now -not -path '*/.git/*' -exec touch {{}} +",
+            "so what depends on them is built again and again",
+            "give them the present time",
+        )
+    if outputs:
+        yield _future_trouble(
+            project,
+            tree,
+            outputs,
+            commands.remove(outputs) if len(outputs) <= MAX_NAMED_FILES else commands.clean_target(tree),
+            "so a change of their sources goes unnoticed until then",
+            "remove just these; the next build makes them again",
+            explains=("DX1189",),
+        )
+
+
+def _future_trouble(
+    project: BuildProject,
+    tree: CMakeTree,
+    paths: list[Path],
+    command: str,
+    harm: str,
+    todo: str,
+    explains: tuple[str, ...] = (),
+) -> TreeTrouble:
+    return report_trouble(
+        TIMES,
+        project,
+        tree,
+        [(project.show(path), "is from the future") for path in paths[:8]],
+        command=command,
+        problem=f"{abbreviate_list((project.show(path) for path in paths), 3)} {'has' if len(paths) == 1 else 'have'} "
+        f"a time in the future, {harm if len(paths) > 1 else harm.replace('them', 'it').replace('their', 'its')}",
+        todo=todo,
+        explains=explains,
+    )
+
+
+def _is_output(project: BuildProject, tree: CMakeTree, path: Path) -> bool:
+    if path.suffix in (".o", ".a") or ".so" in path.suffixes or path in linked_programs(project):
+        return True
+    return str(path.relative_to(tree.path)) in made_outputs(tree)
+
+
+def _is_read_by_build(path: Path) -> bool:
+    suffixes = (*SOURCE_SUFFIXES, *HEADER_SUFFIXES, ".cmake", ".ninja", ".py")
+    return path.suffix in suffixes or path.name in ("CMakeLists.txt", "CMakeCache.txt")
 
 
 def _compile_edges(tree: CMakeTree) -> list[NinjaEdge]:
@@ -228,7 +270,25 @@ def _backdated(project: BuildProject, tree: CMakeTree) -> Iterator[Path]:
     status = {file.path: file for file in project.files}
     for edge in _compile_edges(tree):
         source, result = status.get(tree.path / edge.inputs[0]), status.get(tree.path / edge.outputs[0])
-        if source is None or result is None or abs(result.ctime_ns - result.mtime_ns) > 2_000_000_000:
+        if source is None or result is None or abs(result.ctime_ns - result.mtime_ns) > 2 * SECOND_NS:
             continue
-        if source.ctime_ns > result.ctime_ns + 1_000_000_000 and source.mtime_ns < result.mtime_ns:
+        if source.ctime_ns > result.ctime_ns + SECOND_NS and source.mtime_ns < result.mtime_ns:
             yield source.path
+    yield from _backdated_headers(project, tree)
+
+
+def _backdated_headers(project: BuildProject, tree: CMakeTree) -> Iterator[Path]:
+    """Yield headers that ninja knows to be included and that were replaced after everything was compiled."""
+    objects = [file for file in project.files if file.path.suffix == ".o" and tree.path in file.path.parents]
+    headers = [file for file in project.sources if file.path.suffix in HEADER_SUFFIXES]
+    if not objects or not headers or any(abs(file.ctime_ns - file.mtime_ns) > 2 * SECOND_NS for file in objects):
+        return  # of a tree that was copied, the times tell nothing
+    compiled_ns, first_ns = max(file.ctime_ns for file in objects), min(file.mtime_ns for file in objects)
+    late = [file for file in headers if file.ctime_ns > compiled_ns + SECOND_NS and file.mtime_ns < first_ns]
+    if not late or len(late) * 2 > max(len(headers), 2):
+        return
+    try:
+        included = (tree.path / ".ninja_deps").read_bytes()[:MAX_DEPS_BYTES]
+    except OSError:
+        return
+    yield from (file.path for file in late if str(file.path).encode() in included)

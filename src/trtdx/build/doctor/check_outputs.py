@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 from collections import Counter
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 HALF_WRITTEN, BY_HAND, NO_RULE, OTHER_COMPILER, LOCKED = "DX1188", "DX1189", "DX1190", "DX1192", "DX1205"
 BINARY_NAME = re.compile(r".+\.(?:o|a|so(?:\.\d+)*|whl)")
 LIBRARY_NAME = re.compile(r".+\.(?:a|so(?:\.\d+)*)")
+SOURCE_NAME = re.compile(r".+\.(?:c|cc|cpp|cu|cuh|h|hpp|inc)")
 SLACK_NS = 500_000_000
 MAX_OBJECTS = 4000
 MAX_LINK_COMMAND = 1 << 22
@@ -62,10 +64,10 @@ def _is_judged(project: BuildProject, file: TreeFile) -> bool:
     if BINARY_NAME.fullmatch(file.path.name):
         in_tree = _tree_of(project, file.path) is not None
         return in_tree or file.path.suffix == ".whl" or ".so" in file.path.name
-    return file.path in _programs(project)
+    return file.path in linked_programs(project)
 
 
-def _programs(project: BuildProject) -> set[Path]:
+def linked_programs(project: BuildProject) -> set[Path]:
     """Return the executables that the trees link."""
     cached: set[Path] | None = project.__dict__.get("linked_programs")
     if cached is None:
@@ -81,12 +83,18 @@ def _ninja_programs(tree: CMakeTree) -> Iterator[Path]:
 
 
 def _make_programs(project: BuildProject, tree: CMakeTree) -> Iterator[Path]:
-    """Yield what the link commands of Makefiles write; each lies in <folder>/CMakeFiles/<target>.dir/link.txt."""
+    return (output for _, output in _link_outputs(project, tree))
+
+
+def _link_outputs(project: BuildProject, tree: CMakeTree) -> Iterator[tuple[Path, Path]]:
+    """Yield the link commands of Makefiles (<folder>/CMakeFiles/<target>.dir/link.txt), each with what it writes."""
     for file in project.files:
         if file.path.name == "link.txt" and tree.path in file.path.parents and len(file.path.parts) > 3:
             with contextlib.suppress(OSError, ValueError):
                 words = shlex.split(file.path.read_text("utf-8", "replace")[:MAX_LINK_COMMAND])
-                yield from (file.path.parents[2] / words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o")
+                for at, word in enumerate(words[:-1]):
+                    if word == "-o":
+                        yield file.path, file.path.parents[2] / words[at + 1]
 
 
 def _tree_of(project: BuildProject, path: Path) -> CMakeTree | None:
@@ -97,7 +105,7 @@ def check_changed_outputs(project: BuildProject, tree: CMakeTree) -> Iterator[Tr
     """Outputs are as the build left them."""
     if tree.log is None or tree.manifest is None:
         return
-    outputs = _made_outputs(tree)
+    outputs = made_outputs(tree)
     present = [
         (name, tree.output_path(name))
         for name in tree.log.entries
@@ -118,10 +126,14 @@ def check_changed_outputs(project: BuildProject, tree: CMakeTree) -> Iterator[Tr
     )
 
 
-def _made_outputs(tree: CMakeTree) -> set[str]:
-    """Return the outputs that compilers and linkers make; custom commands may rewrite theirs at any time."""
-    edges = tree.manifest.edges if tree.manifest else ()
-    return {name for edge in edges if re.search(r"LINKER|COMPILER", edge.rule) for name in edge.outputs}
+def made_outputs(tree: CMakeTree) -> set[str]:
+    """Return what compilers and linkers make, and generated sources; other commands may rewrite theirs at any time."""
+    return {
+        name
+        for edge in (tree.manifest.edges if tree.manifest else ())
+        for name in edge.outputs
+        if re.search(r"LINKER|COMPILER", edge.rule) or (edge.rule == "CUSTOM_COMMAND" and SOURCE_NAME.fullmatch(name))
+    }
 
 
 def _was_changed(tree: CMakeTree, name: str, path: Path) -> bool:
@@ -140,7 +152,7 @@ def _notes_exact_times(tree: CMakeTree) -> bool:
     exact = tree.__dict__.get("log_is_exact")
     if exact is None:
         entries = tree.log.entries if tree.log else {}
-        paths = [(entries[name], tree.output_path(name)) for name in _made_outputs(tree) if name in entries]
+        paths = [(entries[name], tree.output_path(name)) for name in made_outputs(tree) if name in entries]
         exact = any(path.is_file() and path.stat().st_mtime_ns == entry.mtime_ns for entry, path in paths)
         tree.__dict__["log_is_exact"] = exact
     return bool(exact)
@@ -148,27 +160,41 @@ def _notes_exact_times(tree: CMakeTree) -> bool:
 
 def check_dead_outputs(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrouble]:
     """Libraries and programs in the tree are made by a rule that is still there."""
-    if tree.manifest is None or tree.manifest.damage or not tree.manifest.edges:
-        return
-    outputs = tree.manifest.outputs()
-    logged = tree.log.entries if tree.log else {}
-    dead = [
-        path
-        for name in logged
-        if name not in outputs
-        and (LIBRARY_NAME.fullmatch(name) or _looks_linked(tree.output_path(name)))
-        and (path := tree.output_path(name)).is_file()
-    ]
+    dead = list(_dead_of_ninja(tree) if tree.manifest else _dead_of_make(project, tree))
     if dead:
         yield report_trouble(
             NO_RULE,
             project,
             tree,
-            [(project.show(path), "is in .ninja_log; no rule of build.ninja makes it") for path in dead[:8]],
+            [(project.show(path), "was made here; no rule of the tree makes it now") for path in dead[:8]],
             command=CleanupCommands(project).remove(dead[:MAX_NAMED_FILES]),
             files=abbreviate_list((project.show(path) for path in dead), 3),
             verb="has" if len(dead) == 1 else "have",
         )
+
+
+def _dead_of_ninja(tree: CMakeTree) -> Iterator[Path]:
+    """Yield what ninja remembers to have linked and has no rule for."""
+    if tree.manifest is None or tree.manifest.damage or not tree.manifest.edges:
+        return
+    live = {tree.output_path(name) for name in tree.manifest.outputs()}
+    for path in dict.fromkeys(tree.output_path(name) for name in (tree.log.entries if tree.log else ())):
+        is_linked = LIBRARY_NAME.fullmatch(path.name) or _looks_linked(path)
+        if path not in live and is_linked and path.is_file():
+            yield path
+
+
+def _dead_of_make(project: BuildProject, tree: CMakeTree) -> Iterator[Path]:
+    """Yield what the link commands of dropped targets wrote; CMake leaves their folders, but lists the others."""
+    try:
+        listed = (tree.files / "TargetDirectories.txt").read_text("utf-8", "replace").split("\n")
+    except OSError:
+        return
+    live = {os.path.realpath(line) for line in listed if line}
+    written = {output: os.path.realpath(script.parent) for script, output in _link_outputs(project, tree)}
+    for path, folder in written.items():
+        if folder not in live and path.is_file():
+            yield path
 
 
 def _looks_linked(path: Path) -> bool:
@@ -209,7 +235,7 @@ def check_locked_outputs(project: BuildProject, tree: CMakeTree) -> Iterator[Tre
     names = [
         file.path for file in project.files if LIBRARY_NAME.fullmatch(file.path.name) and tree.path in file.path.parents
     ]
-    programs = [path for path in _programs(project) if tree.path in path.parents]
+    programs = [path for path in linked_programs(project) if tree.path in path.parents]
     locked = [path for path in (*names, *sorted(programs)) if is_immutable(path)]
     if locked:
         yield report_trouble(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 import zlib
@@ -48,15 +49,54 @@ def check_library_copies(project: BuildProject) -> Iterator[TreeTrouble]:
                 for path, original in stale[:8]
             ],
             command=" && ".join(
-                f"cp -p {commands.quote(original.path)} {commands.quote(path)}"
-                for path, original in stale[:MAX_NAMED_FILES]
+                [
+                    f"cp -p {commands.quote(original.path)} {commands.quote(path)}"
+                    for path, original in stale[:MAX_NAMED_FILES]
+                ]
+                + [commands.remove([wheel.path]) for wheel in _wheels_with(project, stale)]
             ),
             problem=f"{abbreviate_list((project.show(path) for path, _ in stale), 3)} {'is an older copy' if len(stale) == 1 else 'are older copies'} "
             f"of what the tree has built since ({project.show(stale[0][1].path)})",
             todo="copy what was built over it",
             explains=("DX1197",),
         )
+    yield from _check_dangling_links(project)
     yield from _check_search_path(project, built)
+
+
+def _wheels_with(project: BuildProject, stale: list[tuple[Path, TreeFile]]) -> list[TreeFile]:
+    """Return the newest wheel of the project if an outdated copy went into it."""
+    wheel = _newest_wheel(project)
+    if wheel is None or wheel.mtime_ns >= max(original.mtime_ns for _, original in stale):
+        return []
+    with zipfile.ZipFile(wheel.path) as archive:
+        members = set(archive.namelist()[:MAX_MEMBERS])
+    return [wheel] if any(_package_path(project, path) in members for path, _ in stale) else []
+
+
+def _check_dangling_links(project: BuildProject) -> Iterator[TreeTrouble]:
+    """Yield the links to built libraries that a removed tree left, as build_wheel.py --linking_install_binary makes them."""
+    links = {path: _link_target(path) for path in project.dangling_links if SHARED_LIBRARY.fullmatch(path.name)}
+    lost = [
+        path
+        for path, target in links.items()
+        if project.root in target.parents and not any(tree.path in path.parents for tree in project.trees)
+    ]
+    if lost:
+        yield report_trouble(
+            COPY,
+            project,
+            None,
+            [(project.show(path), f"leads to {project.show(links[path])}") for path in lost[:8]],
+            command=CleanupCommands(project).remove(lost[:MAX_NAMED_FILES]),
+            problem=f"{abbreviate_list((project.show(path) for path in lost), 3)} {'is a link' if len(lost) == 1 else 'are links'} "
+            f"to what is not there any more ({project.show(links[lost[0]])})",
+            todo="remove the link; the next build_wheel.py puts the library there again",
+        )
+
+
+def _link_target(path: Path) -> Path:
+    return Path(os.path.normpath(path.parent / path.readlink()))
 
 
 def _built_libraries(project: BuildProject) -> dict[str, TreeFile]:
@@ -72,13 +112,24 @@ def _built_libraries(project: BuildProject) -> dict[str, TreeFile]:
 
 
 def _library_files(project: BuildProject) -> list[TreeFile]:
-    return [file for file in project.sources if SHARED_LIBRARY.fullmatch(file.path.name)]
+    """Return the libraries outside all trees; what is staged for a wheel is brought up to date with the next one."""
+    staging = _staging_folders(project)
+    return [
+        file
+        for file in project.sources
+        if SHARED_LIBRARY.fullmatch(file.path.name) and not any(folder in file.path.parents for folder in staging)
+    ]
 
 
 def _is_older_copy(copy: TreeFile, original: TreeFile) -> bool:
-    if copy.mtime_ns + SECOND_NS >= original.mtime_ns or not original.size:
+    if copy.mtime_ns >= original.mtime_ns or not original.size or _has_kept_time(copy, original):
         return False
     return copy.size != original.size or _differs(copy.path, original.path)
+
+
+def _has_kept_time(copy: TreeFile, original: TreeFile) -> bool:
+    """Whether a copy has the time of what it was made of; installers keep it, but not all of its digits."""
+    return any(original.mtime_ns // unit * unit == copy.mtime_ns for unit in (SECOND_NS, 1_000_000, 1_000))
 
 
 def _differs(first: Path, second: Path) -> bool:
@@ -156,11 +207,9 @@ def _package_is_here(project: BuildProject, relative: Path) -> bool:
 
 def check_wheels(project: BuildProject) -> Iterator[TreeTrouble]:
     """The newest wheel holds what the package holds today."""
-    wheels = sorted((file for file in project.files if file.path.suffix == ".whl"), key=lambda file: file.mtime_ns)
-    own = [wheel for wheel in wheels if _is_of_project(project, wheel.path)]
-    if not own or not zipfile.is_zipfile(own[-1].path):
+    wheel = _newest_wheel(project)
+    if wheel is None:
         return
-    wheel = own[-1]
     reasons = list(_version_reasons(project, wheel.path)) or list(_content_reasons(project, wheel))
     reasons = reasons or (list(_source_reasons(project, wheel)) if project.trees else [])
     if reasons:
@@ -178,6 +227,13 @@ def check_wheels(project: BuildProject) -> Iterator[TreeTrouble]:
             if project.is_wheel_project
             else "python3 -m build --wheel --no-isolation",
         )
+
+
+def _newest_wheel(project: BuildProject) -> TreeFile | None:
+    """Return the newest wheel that this project made, if it can be read."""
+    wheels = sorted((file for file in project.files if file.path.suffix == ".whl"), key=lambda file: file.mtime_ns)
+    own = [wheel for wheel in wheels if _is_of_project(project, wheel.path)]
+    return own[-1] if own and zipfile.is_zipfile(own[-1].path) else None
 
 
 def _is_of_project(project: BuildProject, wheel: Path) -> bool:

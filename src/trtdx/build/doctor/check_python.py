@@ -87,7 +87,8 @@ def check_python(project: BuildProject, tree: CMakeTree, tools: InstalledTools) 
     """The interpreter in the cache is there and of the same version; another one on the PATH is no trouble."""
     if tree.cache is None or tree.cache.damage:
         return
-    configured, current = TreePython(tree), _replacement(project, tools)
+    configured = TreePython(tree)
+    current = _own_interpreter(configured, tools) or _replacement(project, tools)
     problem = _python_problem(project, tree, configured, current, tools)
     if not problem:
         return
@@ -106,8 +107,14 @@ def check_python(project: BuildProject, tree: CMakeTree, tools: InstalledTools) 
         ],
         command=" && ".join(steps),
         problem=problem,
-        explains=(BINDINGS, "DX1186"),
+        explains=(BINDINGS, "DX1186", "DX1197"),
     )
+
+
+def _own_interpreter(configured: TreePython, tools: InstalledTools) -> PythonVersion | None:
+    """Return the interpreter that the cache names, under that name: a link to it may lead into an environment."""
+    answer = tools.python(configured.path) if configured.path else None
+    return answer._replace(path=configured.path) if answer else None
 
 
 def _python_problem(

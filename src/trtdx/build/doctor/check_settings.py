@@ -81,6 +81,7 @@ def _wrong_folder(project: BuildProject, tree: CMakeTree, stated: str, expected:
         command=CleanupCommands(project).configure(tree, options=[f"-D{BUILD_TYPE}={expected}"]),
         stated=stated,
         expected=expected,
+        explains=("DX1191", "DX1197"),
     )
 
 

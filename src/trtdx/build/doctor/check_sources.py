@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trtdx.build.doctor.project import BuildProject, CMakeTree, TreeFile
     from trtdx.build.nouns import TreeTrouble
 
-LFS, SUBMODULES, FETCHED, OTHER_COMMIT = "DX050", "DX051", "DX1200", "DX1203"
+LFS, SUBMODULES, FETCHED, OTHER_COMMIT, HALF_WRITTEN = "DX050", "DX051", "DX1200", "DX1203", "DX1188"
+KERNEL_FOLDER = "cpp/tensorrt_llm/kernels/contextFusedMultiHeadAttention/fmha_v2_cu"
 LARGEST_POINTER = 1024
 GIT_TIMEOUT_S = 20.0
 # What a build reads; a picture that stayed a pointer harms nobody.
@@ -126,6 +127,23 @@ def _is_pointer(path: Path) -> bool:
     return start.startswith(GIT_LFS_MAGIC) and b"\noid sha256:" in start
 
 
+def check_generated_kernels(project: BuildProject) -> Iterator[TreeTrouble]:
+    """The attention kernels that build_wheel.py generates are there; it does so only where their folder is not."""
+    folder = project.root / KERNEL_FOLDER
+    if not project.is_wheel_project or not folder.is_dir() or any(folder.glob("*.cu")):
+        return
+    yield report_trouble(
+        HALF_WRITTEN,
+        project,
+        None,
+        [(project.show(folder), "holds no .cu file")],
+        command=CleanupCommands(project).remove([folder], folders=True),
+        first=f"{project.show(folder)} is empty: generating its kernels was cut off, and build_wheel.py generates them "
+        "only where the folder is missing",
+        more="",
+    )
+
+
 def check_fetched(project: BuildProject, tree: CMakeTree) -> Iterator[TreeTrouble]:
     """What FetchContent downloaded is there whole."""
     base = Path(tree.cache.value("FETCHCONTENT_BASE_DIR") or tree.path / "_deps") if tree.cache else tree.path / "_deps"
@@ -169,6 +187,8 @@ def _fetch_problem(base: Path, name: str) -> str:
     entries = [entry.name for entry in source.iterdir()]
     if not [entry for entry in entries if entry != ".git"]:
         return "is empty: the download or the checkout was cut off"
+    if (base / f"{name}-build" / "cmake_install.cmake").exists() and not (source / "CMakeLists.txt").exists():
+        return "has lost its CMakeLists.txt"
     if (source / ".git" / "index.lock").exists():
         return "has .git/index.lock: git was killed while checking it out"
     return ""

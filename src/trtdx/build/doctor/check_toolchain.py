@@ -55,7 +55,7 @@ def check_compilers(project: BuildProject, tree: CMakeTree, tools: InstalledTool
                 command=_merged_command(project, tree, reports, tools) or command,
                 problem=problem.partition(":")[2].strip() or problem,
                 language=LANGUAGE_NAMES.get(language, language),
-                explains=("DX1192", "DX1186"),
+                explains=("DX1192", "DX1186", *((CUDA,) if code == CUDA else ())),  # its toolkit is gone with it
             )
         reported_kinds.add(problem.partition(":")[0])
 
@@ -163,7 +163,8 @@ def _merged_command(
     steps = [commands.remove(records)] if records else []
     steps.append(commands.configure(tree, unset=dict.fromkeys(unset), options=options))
     if kinds & {"changed"}:
-        steps.append(commands.clean_target(tree))
+        is_all = set(languages) >= set(_languages(tree))
+        steps.append(commands.clean_target(tree) if is_all else commands.remove_objects(tree, languages))
     return " && ".join(steps)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtdx.build.doctor.cmake_cache import ON_COMMAND_LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from trtdx.build.doctor.cmake_cache import CacheEntry, CMakeCache
     from trtdx.build.doctor.project import BuildProject, CMakeTree
@@ -26,8 +27,10 @@ KEPT_CMAKE_OPTIONS = (
     "BUILD_SHARED_LIBS",
 )
 DEFAULTS_OF_MODULES = ("FETCHCONTENT_", "BUILD_TESTING", "CPACK_", "SITE", "CTEST_", "GIT_", "Python", "PYTHON", "_")
+OBJECT_SUFFIXES = {"C": (".c",), "CXX": (".cpp", ".cc", ".cxx", ".C"), "CUDA": (".cu",)}
+DEFAULT_COMPILERS = ("/usr/bin/cc", "/usr/bin/c++")
 MAX_OPTIONS = 40
-MAX_NAMED_FILES = 40
+MAX_NAMED_FILES = 200
 
 
 class CleanupCommands:
@@ -62,6 +65,12 @@ class CleanupCommands:
         """Return the command that removes what the tree has compiled and linked."""
         return f"cmake --build {self.quote(tree.path)} --target clean"
 
+    def remove_objects(self, tree: CMakeTree, languages: Iterable[str]) -> str:
+        """Return the command that removes the objects of some languages; what is linked from them follows by itself."""
+        suffixes = [suffix for language in languages for suffix in OBJECT_SUFFIXES[language]]
+        names = " -o ".join(f"-name '*{suffix}.o'" for suffix in suffixes)
+        return f"find {self.quote(tree.path)} \\( {names} \\) -delete"
+
     def build(self, tree: CMakeTree | None) -> str:
         """Return the command that builds again."""
         if self._project.is_wheel_project:
@@ -79,7 +88,13 @@ class CleanupCommands:
             value = entry.value
             if old and value.startswith(old + "/"):  # inside what was moved
                 value = new + value[len(old) :]
-            yield f"-D{entry.name}={value}"
+            if not _is_lost(entry.name, value):
+                yield f"-D{entry.name}={value}"
+
+
+def _is_lost(name: str, value: str) -> bool:
+    """Whether an option names a path that is not here, such as one of the container the tree was configured in."""
+    return value.startswith("/") and ";" not in value and name != "CMAKE_INSTALL_PREFIX" and not Path(value).exists()
 
 
 def moved_roots(recorded: str, actual: str) -> tuple[str, str]:
@@ -102,10 +117,21 @@ def _user_entries(cache: CMakeCache) -> Iterator[CacheEntry]:
     for entry in cache.entries.values():
         if entry.type in ("INTERNAL", "STATIC") or not entry.value or entry.value.endswith("NOTFOUND"):
             continue
-        is_given = entry.name in KEPT_CMAKE_OPTIONS or entry.help == ON_COMMAND_LINE or entry.type == "UNINITIALIZED"
+        is_given = (
+            entry.name in KEPT_CMAKE_OPTIONS
+            or _is_chosen_tool(entry)
+            or entry.help == ON_COMMAND_LINE
+            or entry.type == "UNINITIALIZED"
+        )
         prefix = entry.name == "CMAKE_INSTALL_PREFIX" and entry.value != "/usr/local"
         if is_given or prefix or (entry.type in ("BOOL", "STRING") and not _is_of_a_module(cache, entry)):
             yield entry
+
+
+def _is_chosen_tool(entry: CacheEntry) -> bool:
+    """Whether an entry is a compiler or interpreter other than the one that CMake takes by itself."""
+    is_compiler = re.fullmatch(r"CMAKE_(?:C|CXX|CUDA)_COMPILER", entry.name) and entry.value not in DEFAULT_COMPILERS
+    return bool(is_compiler or re.fullmatch(r"Python3?_EXECUTABLE", entry.name))
 
 
 def _is_of_a_module(cache: CMakeCache, entry: CacheEntry) -> bool:

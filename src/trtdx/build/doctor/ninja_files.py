@@ -62,7 +62,7 @@ def read_manifest(path: Path) -> NinjaManifest | None:
             text = file.read(MAX_MANIFEST_BYTES).decode("utf-8", "replace")
     except OSError:
         return None
-    joined = _with_included(path.parent, text).replace("$\n", " ")
+    joined = _with_included(path.parent, text).replace("$\n", " ").replace("${cmake_ninja_workdir}", "")
     edges = tuple(
         NinjaEdge(_split_paths(match[1]), match[2], _split_paths(match[3])) for match in _EDGE.finditer(joined)
     )
@@ -81,7 +81,12 @@ def _with_included(folder: Path, text: str) -> str:
 
 def _split_paths(text: str) -> tuple[str, ...]:
     words = re.findall(r"(?:[^\s$]|\$.)+", text)
-    return tuple(re.sub(r"\$(.)", r"\1", word) for word in words if word != "|")
+    return tuple(unescape_path(word) for word in words if word != "|")
+
+
+def unescape_path(text: str) -> str:
+    """Return a path as it is on the disk; ninja writes a dollar before blanks, colons and dollars."""
+    return re.sub(r"\$(.)", r"\1", text)
 
 
 def _manifest_damage(path: Path, text: str) -> str:

@@ -136,6 +136,7 @@ class BuildProject:
         self.environment = dict(host.environment())
         self.notes: list[str] = []
         self.venvs: list[Path] = []
+        self.dangling_links: list[Path] = []
         self.files = list(self._walk())
         self.trees = tuple(CMakeTree(path) for path in _find_trees(self))
 
@@ -200,6 +201,9 @@ class BuildProject:
                         self.venvs.append(Path(entry.path))
                     else:
                         waiting.append(Path(entry.path))
+                elif entry.is_symlink():
+                    if not os.path.exists(entry.path):  # noqa: PTH110 (one of up to 400,000)
+                        self.dangling_links.append(Path(entry.path))
                 elif entry.is_file(follow_symlinks=False):
                     stat = entry.stat(follow_symlinks=False)
                     yield TreeFile(Path(entry.path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.build.doctor.check_cache import (
-    check_cache_damage,
-    check_generated,
-    check_generator,
-    check_in_source,
-    check_machine,
-    check_place,
-)
+from trtdx.build.doctor.check_cache import check_cache_damage, check_in_source, check_machine, check_place
 from trtdx.build.doctor.check_ccache import check_ccache
 from trtdx.build.doctor.check_configured import check_configured_files
 from trtdx.build.doctor.check_engines import check_engines
+from trtdx.build.doctor.check_generator import check_generated, check_generator
 from trtdx.build.doctor.check_ninja import check_ninja_record, check_source_list, check_times
 from trtdx.build.doctor.check_outputs import (
     check_changed_outputs,
@@ -27,7 +21,12 @@ from trtdx.build.doctor.check_outputs import (
 from trtdx.build.doctor.check_packages import check_library_copies, check_staged_files, check_wheels
 from trtdx.build.doctor.check_python import check_bindings, check_python, check_torch_abi, check_venvs
 from trtdx.build.doctor.check_settings import check_architectures, check_build_type
-from trtdx.build.doctor.check_sources import check_fetched, check_lfs, check_submodules
+from trtdx.build.doctor.check_sources import (
+    check_fetched,
+    check_generated_kernels,
+    check_lfs,
+    check_submodules,
+)
 from trtdx.build.doctor.check_toolchain import check_cached_paths, check_compilers, check_cuda_on_path
 from trtdx.build.doctor.installed import InstalledTools
 from trtdx.build.doctor.project import BuildProject
@@ -64,6 +63,7 @@ def _troubles(project: BuildProject) -> Iterator[TreeTrouble]:
     tools = InstalledTools(project)
     yield from check_submodules(project, tools)
     yield from check_lfs(project)
+    yield from check_generated_kernels(project)
     for tree in project.trees:
         yield from _tree_troubles(project, tree, tools)
     yield from check_venvs(project)

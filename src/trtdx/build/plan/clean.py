@@ -86,12 +86,17 @@ def bring_back(state: PlanState) -> list[str]:
     """Move what was set aside last back to its place, where nothing new is, and return what came back."""
     asides = state.asides()
     if not asides:
-        raise InputError("nothing is set aside", fix="a build that succeeded has removed it for good")
+        raise InputError(
+            "there is nothing to bring back",
+            fix="what clean removes is kept only until it is brought back, or until the next build succeeds",
+        )
     folder = asides[-1]
     names = _aside_outputs(state, folder)
     taken = [name for name in names if _is_there(state.plan.output / name)]
     if taken:
-        raise InputError(f"{state.plan.output / taken[0]} is there again: nothing was brought back")
+        raise InputError(
+            f"{state.plan.output / taken[0]} already exists: nothing was brought back", fix="move it away first"
+        )
     for name in names:
         (state.plan.output / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).rename(state.plan.output / name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from trtdx.errors import InputError, TrtdxError
 from trtdx.host import start_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trtdx.build.plan.fingerprint import FileHasher
     from trtdx.build.plan.nouns import PlannedStep, StepState
@@ -43,6 +45,16 @@ class PlanStepRunner:
 
     def __init__(self, host: Host, state: PlanState, hasher: FileHasher, surveyor: Surveyor) -> None:
         self._host, self._state, self._hasher, self._surveyor = host, state, hasher, surveyor
+        self._interrupted = threading.Event()
+
+    @contextlib.contextmanager
+    def end_if_interrupted(self) -> Iterator[None]:
+        """End the commands of other threads when this one is interrupted: Ctrl-C does not reach their sessions."""
+        try:
+            yield
+        except BaseException:
+            self._interrupted.set()
+            raise
 
     def run(self, step_state: StepState, progress: Callable[[str, float], None]) -> StepRecord:
         """Run a stale step and return its new record; a failure leaves the old outputs as they were."""
@@ -98,7 +110,12 @@ class PlanStepRunner:
         if step.declaration.compile is not None:
             from trtdx.build.plan.compile_step import compile_step
 
-            return compile_step(self._state, step, self._surveyor, next(iter(targets.values())), progress)
+            def advance(phase: str, fraction: float) -> None:
+                if self._interrupted.is_set():
+                    raise StepFailedError(step.key, f"{step.key} was interrupted", self._state.log(step.key))
+                progress(phase, fraction)
+
+            return compile_step(self._state, step, self._surveyor, next(iter(targets.values())), advance)
         self._run_command(step, staging, targets)
         return {}
 
@@ -120,6 +137,8 @@ class PlanStepRunner:
             finally:
                 child.kill()
                 child.wait(REAP_S)
+        if self._interrupted.is_set():
+            raise StepFailedError(step.key, f"{step.key} was interrupted", log)
         if status is None:
             raise StepFailedError(step.key, f"{step.key} did not end within {step.declaration.timeout_s:g} s", log)
         if status:
@@ -129,7 +148,7 @@ class PlanStepRunner:
     def _await(self, child: Any, timeout_s: float | None) -> int | None:
         until = self._host.now() + timeout_s if timeout_s else None
         while (status := child.wait(POLL_S)) is None:
-            if until is not None and self._host.now() > until:
+            if self._interrupted.is_set() or (until is not None and self._host.now() > until):
                 return None
         return int(status)
 

@@ -124,8 +124,12 @@ def report_verification(check: ManifestCheck, book: RuleBook) -> Report:
         values = {"first": f"{problems[0][0]} {problems[0][1]}", "manifest": check.manifest, "count": len(problems)}
         values["more"] = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         findings.append(finding_from(book.get(ALTERED), Violation(evidence, values)))
-    text = headline_from_findings(findings) if findings else f"all {check.checked} files are what {check.manifest} says"
-    return Report(Summary(text, inputs=check.checked), tuple(findings))
+    text = (
+        headline_from_findings(findings)
+        if findings
+        else f"{format_count(check.checked, 'file')} checked: all as {check.manifest} says"
+    )
+    return Report(Summary(text, inputs=0), tuple(findings))
 
 
 def report_repetitions(repetitions: Sequence[Repetition], book: RuleBook) -> Report:

@@ -51,7 +51,7 @@ class PlanRun:
         """Run the steps in an order that their needs allow, and return what became of each."""
         waiting = list(steps)
         running: dict[Future[StepOutcome], PlannedStep] = {}
-        with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool:
+        with ThreadPoolExecutor(max_workers=max(1, jobs)) as pool, self._runner.end_if_interrupted():
             while waiting or running:
                 for step in self._ready(waiting, running, jobs, budget_bytes):
                     waiting.remove(step)

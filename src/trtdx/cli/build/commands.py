@@ -89,7 +89,7 @@ def clean_outputs(
 
     host = RealHost()
     if undo:
-        write_output("".join(f"back: {name}\n" for name in undo_clean(host, plan)))
+        write_output("".join(f"brought back: {name}\n" for name in undo_clean(host, plan)))
         return
     work, removals = plan_cleanup(host, plan, steps=step or (), everything=everything)
     if not removals:
@@ -100,7 +100,7 @@ def clean_outputs(
         write_output("nothing was removed; --yes removes them without asking\n")
         return
     aside = clean_plan(work, removals)
-    write_output(f"removed; until the next build that succeeds they are in {aside}: trtdx build clean {plan} --undo\n")
+    write_output(f"moved to {aside} until the next build succeeds; to bring it back: trtdx build clean {plan} --undo\n")
 
 
 def verify_artifacts(
@@ -142,7 +142,7 @@ def write_template(
     host = RealHost()
     text = read_template(template)
     if host.kind(out) != "absent":
-        raise InputError(f"{out} is there already", fix="name another file with --out")
+        raise InputError(f"{out} already exists", fix="name another file with --out")
     host.write(out, text.encode())
     write_output(f"{out} is written; look it through, then: trtdx build {out}\n")
 
