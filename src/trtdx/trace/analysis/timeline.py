@@ -1,0 +1,161 @@
+"""A file's spans as the timeline of one rank: every instant belongs to one context.
+
+Layers, the uppermost first: what computes, communication, copies, code of the host, nothing. With a device in the
+trace kernels compute and the host's operators only launch; without one, operators compute.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trtdx.trace.analysis.host_stack import ContextTable, HostSweep, order_spans
+from trtdx.trace.analysis.intervals import EMPTY, fill_gaps, flatten_spans, lay_under, select_segments
+from trtdx.trace.analysis.steps import find_steps
+from trtdx.trace.nouns import IDLE, Category, Collective, Context, RankTimeline, Segments, SpanKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trtdx.trace.nouns import SpanTable, Step
+
+_DEVICE_LAYERS = (
+    (SpanKind.KERNEL, Category.COMPUTE),
+    (SpanKind.COMMUNICATION, Category.COMMUNICATION),
+    (SpanKind.COPY, Category.COPY),
+)
+_HOST_KINDS = (SpanKind.OPERATOR, SpanKind.HOST, SpanKind.LAUNCH, SpanKind.SYNC, SpanKind.COMMUNICATION)
+
+
+def build_timeline(table: SpanTable, rank: int) -> RankTimeline:
+    """Return the timeline of a file's spans."""
+    return _TimelineBuilder(table, rank).build()
+
+
+class _TimelineBuilder:
+    def __init__(self, table: SpanTable, rank: int) -> None:
+        self.table, self.rank = table, rank
+        self.contexts = ContextTable()
+        self.kind = np.array([name.kind for name in table.names], dtype=np.int8)[np.frombuffer(table.name, np.int32)]
+        self.start, self.duration = np.frombuffer(table.start), np.frombuffer(table.duration)
+        self.track = np.frombuffer(table.track, np.int32)
+        self.has_device = bool(np.isin(self.kind, (SpanKind.KERNEL, SpanKind.COPY)).any())
+
+    def build(self) -> RankTimeline:
+        sweep = HostSweep(self.table, self.contexts, on_device=self.has_device)
+        main = self._main_track()
+        host = EMPTY
+        if main is not None:
+            on_main = np.flatnonzero((self.track == main) & np.isin(self.kind, _HOST_KINDS))
+            host = sweep.sweep(order_spans(self.table, on_main))
+        steps = find_steps(self.table, main)
+        window = self._window(host, steps)
+        segments = fill_gaps(self._layers(host, sweep, main), *window, self.contexts.number(IDLE))
+        return RankTimeline(
+            rank=self.rank,
+            path=self.table.path,
+            source=self.table.source,
+            segments=segments,
+            contexts=tuple(self.contexts.contexts),
+            steps=tuple(steps),
+            collectives=tuple(self._collectives(main)),
+            launches=self._count_calls("Launch"),
+            graph_launches=self._count_calls("GraphLaunch"),
+            kernels=int((self.kind == SpanKind.KERNEL).sum()),
+            operators=int((self.kind == SpanKind.OPERATOR).sum()),
+            has_device=self.has_device,
+            has_stacks=any(name.text.startswith("<built-in") for name in self.table.names),
+            is_synthetic_clock=self.table.is_synthetic_clock,
+        )
+
+    def _main_track(self) -> int | None:
+        """Return the thread of the loop: the one with steps, else the one whose spans last the longest."""
+        on_host = np.isin(self.kind, (SpanKind.OPERATOR, SpanKind.HOST, SpanKind.LAUNCH, SpanKind.SYNC))
+        if not on_host.any():
+            return None
+        names = np.frombuffer(self.table.name, np.int32)
+        is_step = np.array([name.step is not None for name in self.table.names])[names] & on_host
+        weights = np.where(is_step if is_step.any() else on_host, self.duration, 0)
+        return int(np.argmax(np.bincount(self.track, weights=weights)))
+
+    def _window(self, host: Segments, steps: Sequence[Step]) -> tuple[float, float]:
+        """Return the wall time: all steps where there are any, else all that the loop and the device did."""
+        if len(steps) > 1 or (steps and not self.has_device):
+            return steps[0].start, steps[-1].end
+        on_device = np.isin(self.kind, (SpanKind.KERNEL, SpanKind.COPY))
+        starts = np.concatenate((host.start[:1], self.start[on_device]))
+        ends = np.concatenate((host.end[-1:], (self.start + self.duration)[on_device]))
+        return float(starts.min()), float(ends.max())
+
+    def _layers(self, host: Segments, sweep: HostSweep, main: int | None) -> Segments:
+        if self.has_device:
+            layers = EMPTY
+            for kind, category in _DEVICE_LAYERS:
+                layers = lay_under(layers, self._device_layer(kind, category, sweep))
+            return lay_under(layers, host)
+        category = np.array([context.category for context in self.contexts.contexts], dtype=np.int8)
+        is_busy = category[host.context] != Category.HOST if len(host.start) else np.zeros(0, bool)
+        busy, code = select_segments(host, is_busy), select_segments(host, ~is_busy)
+        # What another thread transfers counts where the loop does nothing but wait for it.
+        return lay_under(lay_under(busy, self._other_communication(main)), code)
+
+    def _device_layer(self, kind: SpanKind, category: Category, sweep: HostSweep) -> Segments:
+        chosen = np.flatnonzero(self.kind == kind)
+        if not len(chosen):
+            return EMPTY
+        names = np.frombuffer(self.table.name, np.int32)[chosen]
+        launched_by = self._launch_contexts(chosen, sweep)
+        pairs, inverse = np.unique(np.stack((names, launched_by)), axis=1, return_inverse=True)
+        numbers = np.array([self._device_context(category, name, host) for name, host in pairs.T.tolist()])
+        start = self.start[chosen]
+        return flatten_spans(start, start + self.duration[chosen], numbers[inverse.ravel()])
+
+    def _launch_contexts(self, chosen: np.ndarray, sweep: HostSweep) -> np.ndarray:
+        """Return, for each span of a device, the context of the call that launched it; -1 where none is known."""
+        link = np.frombuffer(self.table.link, np.int64)
+        calls = np.flatnonzero(np.isin(self.kind, (SpanKind.LAUNCH, SpanKind.SYNC)) & (link != 0))
+        if not len(calls):
+            return np.full(len(chosen), -1)
+        order = calls[np.argsort(link[calls], kind="stable")]
+        at = np.minimum(np.searchsorted(link[order], link[chosen]), len(order) - 1)
+        matches = (link[order][at] == link[chosen]) & (link[chosen] != 0)
+        return np.where(matches, np.frombuffer(sweep.of_span, np.int32)[order[at]], -1)
+
+    def _device_context(self, category: Category, name: int, host: int) -> int:
+        text = self.table.names[name].text
+        module = self.table.names[name].module
+        around = self.contexts.contexts[host] if host >= 0 else Context(category)
+        return self.contexts.number(
+            Context(category, text, module or around.module, around.phase, "", operator=around.operator)
+        )
+
+    def _other_communication(self, main: int | None) -> Segments:
+        chosen = np.flatnonzero((self.kind == SpanKind.COMMUNICATION) & (self.track != main))
+        texts = [self.table.names[self.table.name[span]].text for span in chosen.tolist()]
+        contexts = [self.contexts.number(Context(Category.COMMUNICATION, text)) for text in texts]
+        numbers = np.array(contexts, dtype=np.int32)
+        start = self.start[chosen]
+        return flatten_spans(start, start + self.duration[chosen], numbers)
+
+    def _collectives(self, main: int | None) -> list[Collective]:
+        """Return the calls of collectives in order: on the device, else where they were carried out."""
+        chosen = np.flatnonzero(self.kind == SpanKind.COMMUNICATION)
+        if not self.has_device:
+            carried = chosen[self.track[chosen] != main]
+            chosen = carried if len(carried) else chosen
+        chosen = chosen[np.argsort(self.start[chosen], kind="stable")]
+        amount = np.frombuffer(self.table.amount)
+        return [
+            Collective(
+                self.table.names[self.table.name[span]].text,
+                float(self.start[span]),
+                float(self.start[span] + self.duration[span]),
+                float(amount[span]),
+            )
+            for span in chosen.tolist()
+        ]
+
+    def _count_calls(self, part: str) -> int:
+        launches = [part in name.text and name.kind is SpanKind.LAUNCH for name in self.table.names]
+        return int(np.array(launches, dtype=bool)[np.frombuffer(self.table.name, np.int32)].sum())
