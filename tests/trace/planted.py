@@ -12,7 +12,6 @@ import io
 import logging
 import os
 import pickle
-import random
 import re
 import threading
 import time
@@ -90,12 +89,17 @@ class Loop:
     wrap_model: Callable | None = None
     planted_s: float = 0.0
     wall_s: float = 0.0
+    undisturbed: float = 0.0  # the share of the time outside the fault in which this thread had a processor
+    _inside: list = field(default_factory=lambda: [0.0, 0.0])
 
     @contextlib.contextmanager
     def cost(self, share=1.0):
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         yield
-        self.planted_s += share * (time.perf_counter() - begin)
+        took = time.perf_counter() - begin
+        self.planted_s += share * took
+        self._inside[0] += took
+        self._inside[1] += time.thread_time() - begin_cpu
 
     def hook(self, name, step):
         if name in self.hooks:
@@ -127,10 +131,13 @@ def run_loop(loop, path):
             loop.model(x)  # warm
         with profile(activities=[ProfilerActivity.CPU], with_stack=loop.stacks) as profiler:
             time.sleep(0.001)
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.thread_time()
             for step in range(loop.steps):
                 one_step(loop, step, x)
             loop.wall_s = time.perf_counter() - begin
+            cpu_s = time.thread_time() - begin_cpu
+    outside, outside_cpu = loop.wall_s - loop._inside[0], cpu_s - loop._inside[1]
+    loop.undisturbed = outside_cpu / outside if outside > 0.002 else 1.0
     profiler.export_chrome_trace(str(path))
     return loop.planted_s / loop.wall_s
 
@@ -199,10 +206,13 @@ def pickle_payload(step):
         pickle.loads(pickle.dumps(PAYLOAD))
 
 
+BLOCK = os.urandom(4 << 20)
+
+
 def write_file(step):
     with open(f"/tmp/trtdx-planted-{os.getpid()}", "wb") as file:
-        for _ in range(4):
-            file.write(os.urandom(1 << 20))
+        for _ in range(2):
+            file.write(BLOCK)
             file.flush()
     os.unlink(f"/tmp/trtdx-planted-{os.getpid()}")
 
@@ -254,8 +264,9 @@ def wait_for_lock(loop):
         thread = threading.Thread(target=hold)
         thread.start()
         held.wait(5)
-        with loop.cost(), lock:
-            pass
+        with loop.cost():
+            lock.acquire()
+        lock.release()
         thread.join(5)
 
     loop.hooks["loop"] = act
@@ -275,7 +286,7 @@ def recompile(loop):
 
 
 def grow_cache(loop):
-    cache = [torch.zeros(200_000)]
+    cache = [torch.zeros(900_000)]
 
     def act(step):
         with loop.cost():
@@ -358,9 +369,9 @@ def many_small_operators(loop):
 
     def act(step):
         with loop.cost():
-            for _ in range(220):
+            for _ in range(900):
                 for value in values[:4]:
-                    torch.add(value, 1.0)
+                    torch.add(value, value)
 
     loop.hooks["forward"] = act
 
@@ -479,12 +490,28 @@ def _with_experts(loop):
     annotate_modules(loop.model)
 
 
-def run_fault(plant, path):
-    """Plant one fault into a fresh loop, run it, and return its share of the wall time."""
-    random.seed(0)
+def run_fault(plant, path, tries=6):
+    """Plant one fault into a fresh loop, run it, and return its share of the wall time.
+
+    Other processes on the machine make any step slow now and then, which is a fault nobody planted: a run in which
+    the loop had to wait for a processor is made again, and the least disturbed one counts.
+    """
     torch.set_num_threads(1)
-    model = Decoder()
-    annotate_modules(model)
-    loop = Loop(model)
+    best = 0.0
+    for _ in range(tries):
+        loop = _fresh_loop(plant)
+        attempt = f"{path}.attempt"
+        share = run_loop(loop, attempt)
+        if loop.undisturbed > best:
+            best, kept = loop.undisturbed, share
+            os.replace(attempt, path)
+        if best > 0.97:
+            break
+    return kept
+
+
+def _fresh_loop(plant):
+    loop = Loop(Decoder())
+    annotate_modules(loop.model)
     plant(loop)
-    return run_loop(loop, path)
+    return loop

@@ -33,7 +33,7 @@ CAUSE_PATTERNS = tuple(
         ("DX1509", r"^_schedule$|prepare_resources|update_resources", True),
         ("DX1510", r"_recv_disagg_gen_cache|_send_disagg_ctx_cache|_send_kv_async", True),
         ("DX1511", r"(?i)pickle|<built-in function (?:dumps|loads)>|deepcopy|copy\.py\(\d+\)|msgpack|zmq", False),
-        ("DX1512", r"<built-in method (?:read|write|readinto|flush|fsync) of _io\.|<built-in function (?:open|fsync|read|write|pread)>|torch/serialization\.py|safetensors", False),
+        ("DX1512", r"<built-in method (?:read|write|readinto|flush|close|__exit__) of _io\.|<built-in function (?:open|fsync|read|write|pread|unlink|remove|stat)>|torch/serialization\.py|safetensors", False),
         ("DX1513", r"logging/__init__\.py|<built-in function print>|loguru|logger\.py", True),
         ("DX1514", r"<built-in function sleep>", False),
         ("DX1515", r"<built-in method acquire of _thread|threading\.py\(\d+\): (?:wait|join|acquire)|queue\.py\(\d+\): get", False),

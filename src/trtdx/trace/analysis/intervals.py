@@ -39,25 +39,30 @@ def lay_under(upper: Segments, lower: Segments) -> Segments:
         return lower
     if not len(lower.start):
         return upper
-    gap_start = np.concatenate(([-np.inf], upper.end))
-    gap_end = np.concatenate((upper.start, [np.inf]))
-    # The gaps that each lower segment touches: from the first that ends after it starts.
-    first = np.searchsorted(gap_end, lower.start, side="right")
-    last = np.searchsorted(gap_start, lower.end, side="left")
-    count = np.maximum(last - first, 0)
-    segment = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count)
-    gap = first[segment] + offset
-    start = np.maximum(lower.start[segment], gap_start[gap])
-    end = np.minimum(lower.end[segment], gap_end[gap])
-    kept = end > start
+    shown = intersect_windows(
+        lower, np.concatenate(([-np.inf], upper.end)), np.concatenate((upper.start, [np.inf]))
+    )
     merged = Segments(
-        np.concatenate((upper.start, start[kept])),
-        np.concatenate((upper.end, end[kept])),
-        np.concatenate((upper.context, lower.context[segment][kept])),
+        np.concatenate((upper.start, shown.start)),
+        np.concatenate((upper.end, shown.end)),
+        np.concatenate((upper.context, shown.context)),
     )
     order = np.argsort(merged.start, kind="stable")
     return Segments(merged.start[order], merged.end[order], merged.context[order])
+
+
+def intersect_windows(segments: Segments, window_start: np.ndarray, window_end: np.ndarray) -> Segments:
+    """Return what of some segments lies within windows, which are in order and do not overlap."""
+    first = np.searchsorted(window_end, segments.start, side="right")
+    last = np.searchsorted(window_start, segments.end, side="left")
+    count = np.maximum(last - first, 0)
+    segment = np.repeat(np.arange(len(count)), count)
+    offset = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count)
+    window = first[segment] + offset
+    start = np.maximum(segments.start[segment], window_start[window])
+    end = np.minimum(segments.end[segment], window_end[window])
+    kept = end > start
+    return Segments(start[kept], end[kept], segments.context[segment][kept])
 
 
 def fill_gaps(segments: Segments, start: float, end: float, context: int) -> Segments:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from trtdx.model import Evidence
+from trtdx.trace.analysis.ranks import NO_WAITS
 from trtdx.trace.nouns import Category
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from trtdx.model import Severity
     from trtdx.trace.analysis.ledger import TimeLedger
+    from trtdx.trace.analysis.ranks import RankWaits
     from trtdx.trace.nouns import Context, RankTimeline, Recordings, Segments
 
 LEAST_SHARE = 0.05  # below this a cause is not worth a change
@@ -38,6 +40,7 @@ class TraceAnalysis(NamedTuple):
     timelines: Sequence[RankTimeline]
     ledger: TimeLedger
     recordings: Recordings
+    waits: RankWaits = NO_WAITS
 
     @property
     def has_device(self) -> bool:

@@ -40,8 +40,14 @@ def named_host_causes(analysis: TraceAnalysis) -> Iterator[TimeCause]:
             return context.cause == code and context.category not in (Category.WAIT, Category.COMMUNICATION)
 
         share = analysis.ledger.share(holds)
-        if share >= LEAST_SHARE:
+        if share >= LEAST_SHARE and _recurs(analysis, holds, share):
             yield TimeCause(code, share, _evidence(analysis, holds), confidence=0.9)
+
+
+def _recurs(analysis: TraceAnalysis, holds: Callable[[Context], bool], share: float) -> bool:
+    """Whether the time is more than one stretch: a single one may be the machine's doing, not the code's."""
+    longest = max((float(segments_where(timeline, holds).duration.max(initial=0)) for timeline in analysis.timelines))
+    return share - longest / analysis.ledger.wall >= LEAST_SHARE / 2
 
 
 def _evidence(analysis: TraceAnalysis, holds: Callable[[Context], bool]) -> tuple[Evidence, ...]:

@@ -66,13 +66,12 @@ def _cause_where(
 def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     """Yield the layer that takes much longer than the others of its kind."""
     for timeline in analysis.timelines:
-        by_layer = _typical_time_by_part(timeline, _layer_of)
+        by_layer, totals = _time_by_part(timeline, _layer_of)
         if len(by_layer) < 4:
             continue
         typical = float(np.median(list(by_layer.values())))
         slowest = max(by_layer, key=by_layer.__getitem__)
-        excess = (by_layer[slowest] - typical) * max(len(timeline.steps), 1)
-        share = excess / timeline.wall
+        share = (totals[slowest] - float(np.median(list(totals.values())))) / timeline.wall
         if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_SHARE:
             values = {
                 "layer": slowest,
@@ -98,15 +97,15 @@ def skewed_experts(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     excess, wall = 0.0, 0.0
     hottest = ""
     for timeline in analysis.timelines:
-        by_expert = _typical_time_by_part(timeline, _expert_of)
+        by_expert, totals = _time_by_part(timeline, _expert_of)
         layers: dict[str, dict[str, float]] = defaultdict(dict)
         for path, time in by_expert.items():
             layers[path.rpartition(".")[0]][path] = time
         for experts in layers.values():
-            mean, top = float(np.mean(list(experts.values()))), max(experts.values())
-            if len(experts) > 1 and top > SKEWED_EXPERT * mean:
-                excess += (top - mean) * max(len(timeline.steps), 1)
-                hottest = hottest or max(experts, key=experts.__getitem__)
+            mean, top = float(np.mean(list(experts.values()))), max(experts, key=experts.__getitem__)
+            if len(experts) > 1 and experts[top] > SKEWED_EXPERT * mean:
+                excess += totals[top] - float(np.mean([totals[path] for path in experts]))
+                hottest = hottest or top
         wall += timeline.wall
     share = excess / wall if wall else 0.0
     if share >= LEAST_SHARE:
@@ -119,12 +118,14 @@ def _expert_of(context: Context) -> str | None:
     return context.module[: match.end(1)] if match else None
 
 
-def _typical_time_by_part(timeline: RankTimeline, part_of: Callable[[Context], str | None]) -> dict[str, float]:
-    """Return the time of each part in the typical step; the median is not moved by a step that was disturbed."""
+def _time_by_part(
+    timeline: RankTimeline, part_of: Callable[[Context], str | None]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the time of each part in the typical step, which a disturbed step does not move, and in all of them."""
     parts = [part_of(context) for context in timeline.contexts]
     names = sorted({part for part in parts if part is not None})
     if not names:
-        return {}
+        return {}, {}
     number_of = {name: number for number, name in enumerate(names)}
     of_context = np.array([-1 if part is None else number_of[part] for part in parts])
     part = of_context[timeline.segments.context]
@@ -133,4 +134,5 @@ def _typical_time_by_part(timeline: RankTimeline, part_of: Callable[[Context], s
     kept = part >= 0
     table = np.zeros((len(starts), len(names)))
     np.add.at(table, (step[kept], part[kept]), timeline.segments.duration[kept])
-    return dict(zip(names, np.median(table, axis=0).tolist(), strict=True))
+    typical, total = np.median(table, axis=0).tolist(), table.sum(axis=0).tolist()
+    return dict(zip(names, typical, strict=True)), dict(zip(names, total, strict=True))

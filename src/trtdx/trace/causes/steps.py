@@ -4,32 +4,50 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from trtdx.model import Evidence
 from trtdx.trace.causes.cause import LEAST_SHARE, TimeCause, place_of, render_us
+from trtdx.trace.nouns import Category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trtdx.trace.causes.cause import TraceAnalysis
-    from trtdx.trace.nouns import RankTimeline, Step
+    from trtdx.trace.nouns import Context, RankTimeline, Step
 
 LEAST_STEPS = 6
 GROWTH, ORDERLINESS = 1.5, 0.85
 COLD, SLOW = 3.0, 2.0
 MOST_SLOW_STEPS = 0.34
-LONG_PREFILL = 4.0
+LONG_PREFILL = 10.0
 SAME_WORK = 0.5  # of what a slow step takes longer, that one piece of work must explain
 
 
 def course_of_steps(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     """Yield what the lengths of steps show, rank by rank until one shows something."""
-    for timeline in analysis.timelines:
+    for timeline in map(_without_collectives, analysis.timelines):
         causes = [*_growth(timeline), *_cold_start(timeline), *_stray_steps(timeline), *_prefill(timeline)]
         if causes:
             yield from causes
             return
+
+
+def _without_collectives(timeline: RankTimeline) -> RankTimeline:
+    """Return a timeline whose steps last as long as the rank itself worked: waiting is the doing of others."""
+    category = np.array([context.category for context in timeline.contexts], dtype=np.int8)
+    segments = timeline.segments
+    collective = np.isin(category[segments.context], (Category.WAIT, Category.COMMUNICATION))
+    if not timeline.steps or not collective.any():
+        return timeline
+    starts = np.array([step.start for step in timeline.steps])
+    step = np.clip(np.searchsorted(starts, segments.start[collective], side="right") - 1, 0, None)
+    waited = np.bincount(step, weights=segments.duration[collective], minlength=len(starts)).tolist()
+    steps = tuple(
+        step._replace(end=max(step.end - wait, step.start)) for step, wait in zip(timeline.steps, waited, strict=True)
+    )
+    return msgspec.structs.replace(timeline, steps=steps)
 
 
 def _durations(steps: Sequence[Step]) -> np.ndarray:
@@ -88,22 +106,25 @@ def _is_growing(durations: np.ndarray) -> bool:
 
 
 def _work_of_slow_steps(timeline: RankTimeline, slow: Sequence[Step], typical: float) -> str:
-    """Return the operator or code that most slow steps spend their excess on; empty where each has another."""
-    names = [_largest_work(timeline, step, typical) for step in slow]
-    counts = {name: names.count(name) for name in names if name}
-    best = max(counts, key=counts.__getitem__, default="")
-    return best if best and counts[best] * 2 > len(slow) else ""
+    """Return the operator or code that most slow steps spend their excess on; empty where each has another.
+
+    A machine that is busy with other things makes steps slow too, in another place each time.
+    """
+    largest = [_largest_work(timeline, step, typical) for step in slow]
+    counts = {context: largest.count(context) for context in largest if context is not None}
+    best = max(counts, key=counts.__getitem__, default=None)
+    if best is None or counts[best] * 2 <= len(slow):
+        return ""
+    return f"{best.operator or best.name} {best.module or best.phase}".strip()
 
 
-def _largest_work(timeline: RankTimeline, step: Step, typical: float) -> str:
+def _largest_work(timeline: RankTimeline, step: Step, typical: float) -> Context | None:
     segments = timeline.segments
     inside = (segments.start >= step.start) & (segments.start < step.end)
     sums = np.bincount(segments.context[inside], weights=segments.duration[inside], minlength=1)
     largest = int(np.argmax(sums))
     context = timeline.contexts[largest]
-    if sums[largest] < SAME_WORK * (step.duration - typical) or context.cause:
-        return ""
-    return f"{context.operator or context.name} {context.phase}".strip()
+    return None if sums[largest] < SAME_WORK * (step.duration - typical) or context.cause else context
 
 
 def _prefill(timeline: RankTimeline) -> Iterator[TimeCause]:
