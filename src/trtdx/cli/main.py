@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, check, compare, diagnose, explain, inspect, memory, ranks, rules, run
+from trtdx.cli import capture, check, compare, diagnose, explain, inspect, memory, ranks, rules, run, trace
 from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.errors import TrtdxError
@@ -37,6 +37,9 @@ app.add_typer(ranks.app, name="ranks")
 app.add_typer(capture.app, name="capture")
 app.add_typer(compare.app, name="compare")
 app.add_typer(run.app, name="run")
+app.command("trace", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(
+    expand_groups(trace.trace_time)
+)
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 

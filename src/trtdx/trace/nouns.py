@@ -37,6 +37,7 @@ class Category(IntEnum):
     COPY = 3
     HOST = 4  # the device, or the operators, wait for code of the host
     IDLE = 5  # nothing was recorded
+    QUEUE = 6  # a request that nobody works on yet
 
     @property
     def words(self) -> str:
@@ -50,6 +51,7 @@ CATEGORY_WORDS = {
     Category.COPY: "copies",
     Category.HOST: "host gaps",
     Category.IDLE: "idle",
+    Category.QUEUE: "queueing",
 }
 
 
@@ -205,9 +207,9 @@ class RankTimeline(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     collectives: tuple[Collective, ...] = ()
     launches: int = 0
-    graph_launches: int = 0
     kernels: int = 0
-    operators: int = 0
+    graph_launches: tuple[float, ...] = ()  # when each was made
+    sync_ends: tuple[float, ...] = ()  # when the host came back from waiting for the device
     has_device: bool = False
     has_stacks: bool = False
     is_synthetic_clock: bool = False

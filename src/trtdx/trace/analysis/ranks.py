@@ -79,6 +79,8 @@ def _shift_clock(timeline: RankTimeline, shift: float) -> RankTimeline:
         segments=Segments(segments.start + shift, segments.end + shift, segments.context),
         steps=tuple(step._replace(start=step.start + shift, end=step.end + shift) for step in timeline.steps),
         collectives=tuple(_shift_call(call, shift) for call in timeline.collectives),
+        graph_launches=tuple(start + shift for start in timeline.graph_launches),
+        sync_ends=tuple(end + shift for end in timeline.sync_ends),
     )
 
 

@@ -60,10 +60,10 @@ class _TimelineBuilder:
             contexts=tuple(self.contexts.contexts),
             steps=tuple(steps),
             collectives=tuple(self._collectives(main)),
-            launches=self._count_calls("Launch"),
-            graph_launches=self._count_calls("GraphLaunch"),
+            launches=len(self._calls(SpanKind.LAUNCH, "Launch")),
             kernels=int((self.kind == SpanKind.KERNEL).sum()),
-            operators=int((self.kind == SpanKind.OPERATOR).sum()),
+            graph_launches=tuple(self.start[self._calls(SpanKind.LAUNCH, "GraphLaunch")].tolist()),
+            sync_ends=tuple((self.start + self.duration)[self._calls(SpanKind.SYNC, "")].tolist()),
             has_device=self.has_device,
             has_stacks=any(name.text.startswith("<built-in") for name in self.table.names),
             is_synthetic_clock=self.table.is_synthetic_clock,
@@ -156,6 +156,7 @@ class _TimelineBuilder:
             for span in chosen.tolist()
         ]
 
-    def _count_calls(self, part: str) -> int:
-        launches = [part in name.text and name.kind is SpanKind.LAUNCH for name in self.table.names]
-        return int(np.array(launches, dtype=bool)[np.frombuffer(self.table.name, np.int32)].sum())
+    def _calls(self, kind: SpanKind, part: str) -> np.ndarray:
+        """Return the numbers of calls of the runtime by a part of their names."""
+        is_call = np.array([part in name.text and name.kind is kind for name in self.table.names], dtype=bool)
+        return np.flatnonzero(is_call[np.frombuffer(self.table.name, np.int32)])
