@@ -107,7 +107,7 @@ class SpanTable:
         self.start, self.duration = array("d"), array("d")
         self.name, self.track = array("i"), array("i")
         self.link = array("q")  # joins a launch and what it launched; 0: nothing
-        self.amount = array("d")  # bytes of a copy, elements of a collective
+        self.amount = array("f")  # bytes of a copy, elements of a collective
         self.problems: list[str] = []
         self.bytes_read = 0
         self.is_synthetic_clock = False  # whether only lengths were recorded, not when they were
@@ -211,7 +211,6 @@ class RankTimeline(msgspec.Struct, frozen=True, kw_only=True):
     graph_launches: tuple[float, ...] = ()  # when each was made
     sync_ends: tuple[float, ...] = ()  # when the host came back from waiting for the device
     has_device: bool = False
-    has_stacks: bool = False
     is_synthetic_clock: bool = False
     clock_shift: float = 0.0  # that was added to its times, so that collectives end together
 

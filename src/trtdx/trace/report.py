@@ -97,7 +97,13 @@ def step_section(timelines: Sequence[RankTimeline]) -> Iterator[Section]:
             durations[step.phase or "step"].append(step.duration)
     if durations:
         rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (phase, len(times), round(median(times) / 1e3, 3), round(_ninety(times) / 1e3, 3), round(max(times) / 1e3, 3))
+            (
+                phase,
+                len(times),
+                round(median(times) / 1e3, 3),
+                round(_ninety(times) / 1e3, 3),
+                round(max(times) / 1e3, 3),
+            )
             for phase, times in durations.items()
         )
         yield Section("steps", "steps", ("phase", "steps", "median ms", "90 % ms", "longest ms"), rows)
@@ -142,7 +148,8 @@ def benchmark_section(benchmarks: Sequence[BenchmarkFigures]) -> Iterator[Sectio
     if benchmarks:
         names = ("ttft_ms", "tpot_ms", "request_latency_ms", "output_tokens_per_s", "concurrency")
         rows: tuple[tuple[Cell, ...], ...] = tuple(
-            (figures.path, figures.tool, *(_known_value(getattr(figures, name)) for name in names)) for figures in benchmarks
+            (figures.path, figures.tool, *(_known_value(getattr(figures, name)) for name in names))
+            for figures in benchmarks
         )
         columns = ("file", "tool", "first token ms", "per token ms", "request ms", "tokens/s", "at once")
         yield Section("benchmarks", "benchmarks", columns, rows)

@@ -11,10 +11,11 @@ from trtdx.trace.names import COPY_OPERATORS
 from trtdx.trace.nouns import Category, Context, Segments, SpanKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from trtdx.trace.nouns import SpanName, SpanTable
 
+BLOCK = 1 << 16
 _NOWHERE = Context(Category.HOST)
 _CATEGORY = {
     SpanKind.HOST: Category.HOST,
@@ -57,7 +58,7 @@ class HostSweep:
         ends: list[float] = []
         opened: list[int] = []
         at = 0.0
-        for span in order.tolist():
+        for span in _each_number(order):
             start = starts[span]
             while ends and ends[-1] <= start:
                 until = ends.pop()
@@ -95,7 +96,7 @@ class HostSweep:
                 context.append(opened[-1])
                 at = until
             opened.pop()
-        return Segments(np.array(begin), np.array(end), np.array(context, dtype=np.int32))
+        return Segments(np.frombuffer(begin), np.frombuffer(end), np.frombuffer(context, np.int32))
 
     def _context_below(self, around: int, name: SpanName) -> int:
         parent = self._contexts.contexts[around]
@@ -124,6 +125,12 @@ class HostSweep:
         if name.kind is SpanKind.HOST and parent.category in (Category.COMPUTE, Category.COPY) and not name.cause:
             return parent.category  # a Python function that an operator calls
         return _CATEGORY[name.kind]
+
+
+def _each_number(numbers: np.ndarray) -> Iterator[int]:
+    """Yield numbers as Python's own, some at a time: a list of all would need more memory than the spans."""
+    for at in range(0, len(numbers), BLOCK):
+        yield from numbers[at : at + BLOCK].tolist()
 
 
 def _name_of(name: SpanName, parent: Context) -> str:
@@ -157,7 +164,6 @@ def _is_class_path(path: str) -> bool:
 
 def order_spans(table: SpanTable, numbers: Sequence[int] | np.ndarray) -> np.ndarray:
     """Return spans by start, the longer of two that start together first."""
-    chosen = np.asarray(numbers, dtype=np.int64)
-    start = np.frombuffer(table.start)[chosen]
-    duration = np.frombuffer(table.duration)[chosen]
-    return chosen[np.lexsort((-duration, start))]
+    chosen = np.asarray(numbers, dtype=np.int32)
+    shorter = -np.frombuffer(table.duration)[chosen].astype(np.float32)
+    return chosen[np.lexsort((shorter, np.frombuffer(table.start)[chosen]))]

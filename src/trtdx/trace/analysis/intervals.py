@@ -6,6 +6,7 @@ import numpy as np
 
 from trtdx.trace.nouns import Segments
 
+BLOCK = 1 << 18  # of segments, so that what is computed on the way stays small
 EMPTY = Segments(np.empty(0), np.empty(0), np.empty(0, dtype=np.int32))
 
 
@@ -28,6 +29,8 @@ def select_segments(segments: Segments, kept: np.ndarray) -> Segments:
 
 def clip_segments(segments: Segments, start: float, end: float) -> Segments:
     """Return what lies within a window."""
+    if len(segments.start) and segments.start[0] >= start and segments.end.max() <= end:
+        return segments
     begin, until = np.maximum(segments.start, start), np.minimum(segments.end, end)
     kept = until > begin
     return Segments(begin[kept], until[kept], segments.context[kept])
@@ -39,20 +42,21 @@ def lay_under(upper: Segments, lower: Segments) -> Segments:
         return lower
     if not len(lower.start):
         return upper
-    shown = intersect_windows(
-        lower, np.concatenate(([-np.inf], upper.end)), np.concatenate((upper.start, [np.inf]))
-    )
-    merged = Segments(
-        np.concatenate((upper.start, shown.start)),
-        np.concatenate((upper.end, shown.end)),
-        np.concatenate((upper.context, shown.context)),
-    )
-    order = np.argsort(merged.start, kind="stable")
-    return Segments(merged.start[order], merged.end[order], merged.context[order])
+    shown = intersect_windows(lower, np.concatenate(([-np.inf], upper.end)), np.concatenate((upper.start, [np.inf])))
+    order = np.argsort(np.concatenate((upper.start, shown.start)), kind="stable")
+    return Segments(*(np.concatenate(columns)[order] for columns in zip(upper, shown, strict=True)))
 
 
 def intersect_windows(segments: Segments, window_start: np.ndarray, window_end: np.ndarray) -> Segments:
     """Return what of some segments lies within windows, which are in order and do not overlap."""
+    blocks = [
+        _intersect_block(Segments(*(column[at : at + BLOCK] for column in segments)), window_start, window_end)
+        for at in range(0, len(segments.start), BLOCK)
+    ]
+    return Segments(*map(np.concatenate, zip(*blocks, strict=True))) if blocks else EMPTY
+
+
+def _intersect_block(segments: Segments, window_start: np.ndarray, window_end: np.ndarray) -> Segments:
     first = np.searchsorted(window_end, segments.start, side="right")
     last = np.searchsorted(window_start, segments.end, side="left")
     count = np.maximum(last - first, 0)
@@ -67,5 +71,12 @@ def intersect_windows(segments: Segments, window_start: np.ndarray, window_end: 
 
 def fill_gaps(segments: Segments, start: float, end: float, context: int) -> Segments:
     """Return segments that cover a window without a gap; what was empty has this context."""
-    whole = Segments(np.array([start]), np.array([end]), np.array([context], dtype=np.int32))
-    return lay_under(clip_segments(segments, start, end), whole)
+    segments = clip_segments(segments, start, end)
+    begin = np.concatenate(([start], segments.end))
+    until = np.concatenate((segments.start, [end]))
+    gaps = np.flatnonzero(until > begin)
+    return Segments(
+        np.insert(segments.start, gaps, begin[gaps]),
+        np.insert(segments.end, gaps, until[gaps]),
+        np.insert(segments.context, gaps, context),
+    )

@@ -27,7 +27,12 @@ def find_steps(table: SpanTable, main: int | None) -> list[Step]:
         return _whole_steps(whole, forward)
     if forward:
         return _steps_between(forward)
-    return _steps_between([(start, duration, StepWords(index, 0, -1, 1)) for index, (start, duration) in enumerate(_graph_launches(table))])
+    return _steps_between(
+        [
+            (start, duration, StepWords(index, 0, -1, 1))
+            for index, (start, duration) in enumerate(_graph_launches(table))
+        ]
+    )
 
 
 def _marked_spans(table: SpanTable) -> list[tuple[int, StepWords]]:

@@ -6,12 +6,19 @@ trace kernels compute and the host's operators only launch; without one, operato
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trtdx.trace.analysis.host_stack import ContextTable, HostSweep, order_spans
-from trtdx.trace.analysis.intervals import EMPTY, fill_gaps, flatten_spans, lay_under, select_segments
+from trtdx.trace.analysis.intervals import (
+    EMPTY,
+    fill_gaps,
+    flatten_spans,
+    intersect_windows,
+    lay_under,
+    select_segments,
+)
 from trtdx.trace.analysis.steps import find_steps
 from trtdx.trace.nouns import IDLE, Category, Collective, Context, RankTimeline, Segments, SpanKind
 
@@ -51,23 +58,32 @@ class _TimelineBuilder:
             host = sweep.sweep(order_spans(self.table, on_main))
         steps = find_steps(self.table, main)
         window = self._window(host, steps)
-        segments = fill_gaps(self._layers(host, sweep, main), *window, self.contexts.number(IDLE))
+        upper = self._device_layers(sweep) if self.has_device else EMPTY
+        del sweep
+        facts = self._facts(main)
+        segments = lay_under(upper, host) if self.has_device else self._host_layers(host, main)
+        del host, upper  # of a large trace these are as much as the spans
         return RankTimeline(
             rank=self.rank,
             path=self.table.path,
             source=self.table.source,
-            segments=segments,
+            segments=fill_gaps(segments, *window, self.contexts.number(IDLE)),
             contexts=tuple(self.contexts.contexts),
             steps=tuple(steps),
-            collectives=tuple(self._collectives(main)),
-            launches=len(self._calls(SpanKind.LAUNCH, "Launch")),
-            kernels=int((self.kind == SpanKind.KERNEL).sum()),
-            graph_launches=tuple(self.start[self._calls(SpanKind.LAUNCH, "GraphLaunch")].tolist()),
-            sync_ends=tuple((self.start + self.duration)[self._calls(SpanKind.SYNC, "")].tolist()),
-            has_device=self.has_device,
-            has_stacks=any(name.text.startswith("<built-in") for name in self.table.names),
-            is_synthetic_clock=self.table.is_synthetic_clock,
+            **facts,
         )
+
+    def _facts(self, main: int | None) -> dict[str, Any]:
+        """Return what checks want to know beside the segments."""
+        return {
+            "collectives": tuple(self._collectives(main)),
+            "launches": len(self._calls(SpanKind.LAUNCH, "Launch")),
+            "kernels": int((self.kind == SpanKind.KERNEL).sum()),
+            "graph_launches": tuple(self.start[self._calls(SpanKind.LAUNCH, "GraphLaunch")].tolist()),
+            "sync_ends": tuple((self.start + self.duration)[self._calls(SpanKind.SYNC, "")].tolist()),
+            "has_device": self.has_device,
+            "is_synthetic_clock": self.table.is_synthetic_clock,
+        }
 
     def _main_track(self) -> int | None:
         """Return the thread of the loop: the one with steps, else the one whose spans last the longest."""
@@ -88,17 +104,18 @@ class _TimelineBuilder:
         ends = np.concatenate((host.end[-1:], (self.start + self.duration)[on_device]))
         return float(starts.min()), float(ends.max())
 
-    def _layers(self, host: Segments, sweep: HostSweep, main: int | None) -> Segments:
-        if self.has_device:
-            layers = EMPTY
-            for kind, category in _DEVICE_LAYERS:
-                layers = lay_under(layers, self._device_layer(kind, category, sweep))
-            return lay_under(layers, host)
+    def _device_layers(self, sweep: HostSweep) -> Segments:
+        layers = EMPTY
+        for kind, category in _DEVICE_LAYERS:
+            layers = lay_under(layers, self._device_layer(kind, category, sweep))
+        return layers
+
+    def _host_layers(self, host: Segments, main: int | None) -> Segments:
         category = np.array([context.category for context in self.contexts.contexts], dtype=np.int8)
         is_busy = category[host.context] != Category.HOST if len(host.start) else np.zeros(0, bool)
         busy, code = select_segments(host, is_busy), select_segments(host, ~is_busy)
         # What another thread transfers counts where the loop does nothing but wait for it.
-        return lay_under(lay_under(busy, self._other_communication(main)), code)
+        return lay_under(lay_under(busy, self._communication_beside(code, main)), code)
 
     def _device_layer(self, kind: SpanKind, category: Category, sweep: HostSweep) -> Segments:
         chosen = np.flatnonzero(self.kind == kind)
@@ -106,10 +123,15 @@ class _TimelineBuilder:
             return EMPTY
         names = np.frombuffer(self.table.name, np.int32)[chosen]
         launched_by = self._launch_contexts(chosen, sweep)
-        pairs, inverse = np.unique(np.stack((names, launched_by)), axis=1, return_inverse=True)
-        numbers = np.array([self._device_context(category, name, host) for name, host in pairs.T.tolist()])
         start = self.start[chosen]
-        return flatten_spans(start, start + self.duration[chosen], numbers[inverse.ravel()])
+        numbers = self._pair_contexts(category, names, launched_by)
+        return flatten_spans(start, start + self.duration[chosen], numbers)
+
+    def _pair_contexts(self, category: Category, names: np.ndarray, hosts: np.ndarray) -> np.ndarray:
+        """Return the contexts of what has a name of its own and the surroundings of a piece of host code."""
+        pairs, inverse = np.unique(names.astype(np.int64) << 32 | (hosts + 1), return_inverse=True)
+        numbers = [self._device_context(category, pair >> 32, (pair & 0xFFFFFFFF) - 1) for pair in pairs.tolist()]
+        return np.array(numbers, dtype=np.int32)[inverse]
 
     def _launch_contexts(self, chosen: np.ndarray, sweep: HostSweep) -> np.ndarray:
         """Return, for each span of a device, the context of the call that launched it; -1 where none is known."""
@@ -117,10 +139,11 @@ class _TimelineBuilder:
         calls = np.flatnonzero(np.isin(self.kind, (SpanKind.LAUNCH, SpanKind.SYNC)) & (link != 0))
         if not len(calls):
             return np.full(len(chosen), -1)
-        order = calls[np.argsort(link[calls], kind="stable")]
-        at = np.minimum(np.searchsorted(link[order], link[chosen]), len(order) - 1)
-        matches = (link[order][at] == link[chosen]) & (link[chosen] != 0)
-        return np.where(matches, np.frombuffer(sweep.of_span, np.int32)[order[at]], -1)
+        order = calls[np.argsort(link[calls], kind="stable")].astype(np.int32)
+        wanted = link[chosen]
+        order = order[np.minimum(np.searchsorted(link[order], wanted), len(order) - 1)]
+        matches = (link[order] == wanted) & (wanted != 0)
+        return np.where(matches, np.frombuffer(sweep.of_span, np.int32)[order], -1)
 
     def _device_context(self, category: Category, name: int, host: int) -> int:
         text = self.table.names[name].text
@@ -130,13 +153,17 @@ class _TimelineBuilder:
             Context(category, text, module or around.module, around.phase, "", operator=around.operator)
         )
 
-    def _other_communication(self, main: int | None) -> Segments:
+    def _communication_beside(self, code: Segments, main: int | None) -> Segments:
+        """Return the time that other threads spend in collectives while the loop's code has nothing else to do."""
         chosen = np.flatnonzero((self.kind == SpanKind.COMMUNICATION) & (self.track != main))
-        texts = [self.table.names[self.table.name[span]].text for span in chosen.tolist()]
-        contexts = [self.contexts.number(Context(Category.COMMUNICATION, text)) for text in texts]
-        numbers = np.array(contexts, dtype=np.int32)
+        names = np.frombuffer(self.table.name, np.int32)[chosen]
         start = self.start[chosen]
-        return flatten_spans(start, start + self.duration[chosen], numbers)
+        calls = flatten_spans(start, start + self.duration[chosen], names)
+        if not len(calls.start) or not len(code.start):
+            return EMPTY
+        beside = intersect_windows(code, calls.start, calls.end)
+        call = calls.context[np.searchsorted(calls.start, beside.start, side="right") - 1]
+        return Segments(beside.start, beside.end, self._pair_contexts(Category.COMMUNICATION, call, beside.context))
 
     def _collectives(self, main: int | None) -> list[Collective]:
         """Return the calls of collectives in order: on the device, else where they were carried out."""
@@ -145,7 +172,7 @@ class _TimelineBuilder:
             carried = chosen[self.track[chosen] != main]
             chosen = carried if len(carried) else chosen
         chosen = chosen[np.argsort(self.start[chosen], kind="stable")]
-        amount = np.frombuffer(self.table.amount)
+        amount = np.frombuffer(self.table.amount, np.float32)
         return [
             Collective(
                 self.table.names[self.table.name[span]].text,

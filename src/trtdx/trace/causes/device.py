@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 LEAST_GAP_SHARE = 0.12
 LEAST_LAUNCHES = 50  # in a step, from which on a graph pays
-_ALLOCATION = re.compile(r"cuda(?:Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync)|cuMem(?:Alloc|Create|Map|Free)")
+_ALLOCATION = re.compile(
+    r"cuda(?:Malloc|Free|HostAlloc|MallocHost|FreeHost|MallocAsync)|cuMem(?:Alloc|Create|Map|Free)"
+)
 _ENGINE = "trtexec times"
 
 
@@ -104,7 +106,9 @@ def _synchronisation(timeline: RankTimeline) -> Iterator[TimeCause]:
     if share >= LEAST_GAP_SHARE and inside.sum() * 2 >= len(timeline.steps):
         longest = np.argsort(-np.where(inside, gaps.duration, 0))[:3].tolist()
         evidence = tuple(
-            Evidence(place_of(timeline, float(gaps.start[gap])), f"the device waits {render_us(float(gaps.duration[gap]))}")
+            Evidence(
+                place_of(timeline, float(gaps.start[gap])), f"the device waits {render_us(float(gaps.duration[gap]))}"
+            )
             for gap in longest
         )
         values = {"count": f"{len(ends) / max(len(timeline.steps), 1):.1f}"}

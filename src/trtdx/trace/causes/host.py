@@ -46,7 +46,7 @@ def named_host_causes(analysis: TraceAnalysis) -> Iterator[TimeCause]:
 
 def _recurs(analysis: TraceAnalysis, holds: Callable[[Context], bool], share: float) -> bool:
     """Whether the time is more than one stretch: a single one may be the machine's doing, not the code's."""
-    longest = max((float(segments_where(timeline, holds).duration.max(initial=0)) for timeline in analysis.timelines))
+    longest = max(float(segments_where(timeline, holds).duration.max(initial=0)) for timeline in analysis.timelines)
     return share - longest / analysis.ledger.wall >= LEAST_SHARE / 2
 
 

@@ -26,7 +26,11 @@ LEAST_SAMPLING_SHARE = 0.12
 _OPERATOR_CAUSES = (
     ("DX1520", frozenset({"aten::cat", "Concat"}), 0.08),
     ("DX1521", frozenset({"aten::to", "aten::_to_copy", "Cast", "DequantizeLinear"}), 0.10),
-    ("DX1550", frozenset({"Transpose", "aten::contiguous", "Reorder", "ReorderInput", "ReorderOutput", "Reformat"}), 0.15),
+    (
+        "DX1550",
+        frozenset({"Transpose", "aten::contiguous", "Reorder", "ReorderInput", "ReorderOutput", "Reformat"}),
+        0.15,
+    ),
 )
 _DEQUANTISE = re.compile(r"(?i)dequant|unpack_?int4|int4_?to_?(?:half|bf16)")
 

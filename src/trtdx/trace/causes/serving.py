@@ -36,7 +36,9 @@ def executor_causes(analysis: TraceAnalysis) -> Iterator[TimeCause]:
         yield from _request_causes(analysis.recordings.requests)
 
 
-def _cause(code: str, share: float, shown: Sequence[Iteration], text: Callable[[Iteration], str], **values: object) -> TimeCause:
+def _cause(
+    code: str, share: float, shown: Sequence[Iteration], text: Callable[[Iteration], str], **values: object
+) -> TimeCause:
     evidence = tuple(Evidence(iteration.where, text(iteration)) for iteration in shown[:3])
     return TimeCause(code, share, evidence, values)
 
@@ -77,8 +79,10 @@ def _queue_causes(iterations: Sequence[Iteration]) -> Iterator[TimeCause]:
             code,
             share,
             shown,
-            lambda one: f"{max(one.queued, 0)} requests wait, {one.paused} are paused, {one.scheduled} run, "
-            f"{one.kv_used} of {one.kv_max} blocks are used",
+            lambda one: (
+                f"{max(one.queued, 0)} requests wait, {one.paused} are paused, {one.scheduled} run, "
+                f"{one.kv_used} of {one.kv_max} blocks are used"
+            ),
             waiting=max(max(one.queued, one.paused) for one in shown),
             limit=shown[0].max_active if code == "DX1560" else shown[0].max_tokens,
         )

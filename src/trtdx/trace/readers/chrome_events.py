@@ -34,6 +34,7 @@ class ChromeEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
+BROKEN = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError)
 _DECODER = msgspec.json.Decoder(list[ChromeEvent])
 _ONE_EVENT = msgspec.json.Decoder(ChromeEvent)
 
@@ -80,7 +81,7 @@ class EventStream:
         for cut in _last_cuts(buffer):
             try:
                 return _DECODER.decode(b"[" + buffer[: cut + 1] + b"]"), buffer.index(b",", cut + 1) + 1
-            except (msgspec.DecodeError, msgspec.ValidationError):
+            except BROKEN:
                 continue
         return self._take_events_singly(buffer)
 
@@ -89,17 +90,14 @@ class EventStream:
         for end in _last_positions(buffer, b"]"):
             try:
                 events = _DECODER.decode(b"[" + buffer[:end] + b"]")
-            except (msgspec.DecodeError, msgspec.ValidationError):
+            except BROKEN:
                 continue
             self.tail = buffer[end + 1 :]
             return events
         events, used = self._take_whole_events(buffer) if buffer.strip() else ([], 0)
-        rest = buffer[used:].strip()
-        if rest:
-            last, _ = self._take_events_singly(rest)
-            events = [*events, *last]
-        self.is_cut_off = self.is_cut_off or not self.tail
-        return events
+        last, self.tail = _take_last_event(buffer[used:])
+        self.is_cut_off = self.is_cut_off or b"]" not in self.tail
+        return [*events, *last]
 
     def _take_events_singly(self, buffer: bytes) -> tuple[list[ChromeEvent], int]:
         """Return the events that can be read one by one, where a block holds one that cannot."""
@@ -114,19 +112,26 @@ class EventStream:
             else:
                 events.append(event)
             start = match.end() - 1
-        if start == 0 and (event := _decode_event(buffer.rstrip().rstrip(b"]").rstrip())) is not None:
-            return [event], len(buffer)
         return events, start
+
+
+def _take_last_event(buffer: bytes) -> tuple[list[ChromeEvent], bytes]:
+    """Return the event that a buffer begins with, if it is whole, and the bytes behind it."""
+    for end in _last_positions(buffer, b"}"):
+        event = _decode_event(buffer[: end + 1].lstrip())
+        if event is not None:
+            return [event], buffer[end + 1 :]
+    return [], b""
 
 
 def _decode_event(data: bytes) -> ChromeEvent | None:
     try:
         return _ONE_EVENT.decode(data)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except BROKEN:
         pass
     try:  # TensorRT 8.6 and some kernels' names have bytes that are not UTF-8
         return _ONE_EVENT.decode(data.decode("utf-8", "replace").encode())
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except BROKEN:
         return None
 
 

@@ -96,7 +96,9 @@ class _NsightReader:
             kind = SpanKind.SYNC if SYNC_CALLS.search(text) else SpanKind.LAUNCH
             table = self._table(thread)
             name_id = table.add_name(name_from_text(text, kind))
-            table.add_span(name_id, table.add_track("host", thread or 0), start / 1e3, (end - start) / 1e3, link=link or 0)
+            table.add_span(
+                name_id, table.add_track("host", thread or 0), start / 1e3, (end - start) / 1e3, link=link or 0
+            )
 
     def _read_ranges(self) -> None:
         for start, end, thread, text, text_id in self._rows(

@@ -24,9 +24,7 @@ def table_from_times(records: Sequence[dict[str, Any]], path: str) -> SpanTable:
         begin = min(record["startEnqMs"], record["startH2dMs"]) * 1e3
         end = max(record["endEnqMs"], record["endD2hMs"]) * 1e3
         table.add_span(step, host, begin, end - begin)
-        table.add_span(
-            enqueue, host, record["startEnqMs"] * 1e3, (record["endEnqMs"] - record["startEnqMs"]) * 1e3
-        )
+        table.add_span(enqueue, host, record["startEnqMs"] * 1e3, (record["endEnqMs"] - record["startEnqMs"]) * 1e3)
         for part, name in names.items():
             start = record[f"start{part}Ms"] * 1e3
             table.add_span(name, stream, start, record[f"end{part}Ms"] * 1e3 - start)

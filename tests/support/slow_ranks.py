@@ -1,4 +1,4 @@
-"""Slownesses between ranks, made for real with gloo: `python planted_ranks.py FAULT RANK WORLD FOLDER`.
+"""Slownesses between ranks, made for real with gloo: `python slow_ranks.py FAULT RANK WORLD FOLDER`.
 
 Prints what the fault cost this rank and how long it ran, in seconds.
 """
@@ -9,18 +9,22 @@ import os
 import sys
 import time
 
-import torch
-import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile, record_function
+import torch  # noqa: TID253
+import torch.distributed as dist  # noqa: TID253
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: TID253
 
 STEPS = 12
 
 
-def main(fault, rank, world, folder):
+def main(fault, rank, world, folder):  # noqa: C901
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=120)
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=120),
     )
     weight, x = torch.randn(500, 500), torch.randn(100, 500)
     large = torch.randn(1500, 500)
@@ -81,7 +85,7 @@ def main(fault, rank, world, folder):
         profiler.export_chrome_trace(f"{folder}/trace-rank-{rank}.json")
         dist.barrier()
     dist.destroy_process_group()
-    print("result " + json.dumps({"cost": cost, "wall": wall, "undisturbed": had_processor / ran}))
+    print("result " + json.dumps({"cost": cost, "wall": wall, "undisturbed": had_processor / ran}))  # noqa: T201
 
 
 if __name__ == "__main__":
