@@ -37,9 +37,7 @@ app.add_typer(ranks.app, name="ranks")
 app.add_typer(capture.app, name="capture")
 app.add_typer(compare.app, name="compare")
 app.add_typer(run.app, name="run")
-app.command("trace", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(
-    expand_groups(trace.trace_time)
-)
+app.command("trace", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(expand_groups(trace.trace_time))
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 

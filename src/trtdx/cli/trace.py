@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trtdx.cli.groups import refuse_pair
+from trtdx.cli.memory_options import ServingFlags, SetupOptions, make_flag
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import require_packages
@@ -18,17 +20,45 @@ PathsArgument = Annotated[
         show_default=False,
     ),
 ]
+AgainstOption = Annotated[
+    list[str] | None,
+    make_flag(
+        "--against", metavar="FILE", text="Show instead what changed since this run. For several ranks, repeat it."
+    ),
+]
+ModelOption = Annotated[
+    str, make_flag("--model", metavar="MODEL", text="The model, to say how close steps are to what its GPU allows.")
+]
+ContextOption = Annotated[
+    int, typer.Option("--context", metavar="N", help="Tokens that each request has behind it in a decode step.", min=0)
+]
 
 
 def trace_time(
+    setup: SetupOptions,
+    serving: ServingFlags,
     findings: FindingOptions,
     output: ReportOptions,
     paths: PathsArgument,
+    against: AgainstOption = None,
+    model: ModelOption = "",
+    context: ContextOption = 0,
 ) -> None:
-    """Say where the time of a run goes, and what to change first."""
+    """Say where the time of a run goes, how far that is from the limit, and what to change first."""
     require_packages(("numpy",), purpose="add up the time of a trace")
     from trtdx.trace.run import TraceQuestion, report_trace
 
+    setup.check_logs_model(model, serving, {})
+    has_model = bool(model or setup.dims or setup.command_line or setup.config)
+    if against and has_model:
+        refuse_pair("--model", "--against", "only what differs from the other run is shown")
+    if context and not has_model:
+        raise typer.BadParameter("--context has no effect without a model: name it with --model")
     host = RealHost()
-    report = report_trace(host, TraceQuestion(paths=tuple(paths)), findings.load_rules(host))
-    emit_report(report, output, findings)
+    question = TraceQuestion(
+        paths=tuple(paths),
+        against=tuple(against or ()),
+        setup=setup.build_question(host, model, serving, {}) if has_model else None,
+        context=context,
+    )
+    emit_report(report_trace(host, question, findings.load_rules(host)), output, findings)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.errors import InputError
+from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 from trtdx.model import Summary
 from trtdx.trace.analysis.executor_ledger import ledger_from_iterations, ledger_from_requests
 from trtdx.trace.analysis.ledger import add_up_time
@@ -14,6 +15,8 @@ from trtdx.trace.analysis.ranks import align_ranks
 from trtdx.trace.analysis.timeline import build_timeline
 from trtdx.trace.causes.cause import TraceAnalysis
 from trtdx.trace.causes.table import find_causes, findings_from
+from trtdx.trace.compare_runs import compare_runs
+from trtdx.trace.limits import compare_with_limits, limit_section, limit_sentence
 from trtdx.trace.readers.open_trace import read_recordings
 from trtdx.trace.report import (
     TraceReport,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trtdx.host import Host
+    from trtdx.model import Section
     from trtdx.rule import RuleBook
     from trtdx.trace.analysis.ledger import TimeLedger
     from trtdx.trace.nouns import RankTimeline, Recordings
@@ -39,6 +43,9 @@ class TraceQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be told about which files."""
 
     paths: tuple[str, ...]
+    against: tuple[str, ...] = ()  # another run of the same, to compare with
+    setup: MemoryRequest | None = None  # the model and GPU, where bounds are wanted
+    context: int = 0  # tokens that each request has behind it
 
 
 def report_trace(host: Host, question: TraceQuestion, book: RuleBook) -> TraceReport:
@@ -48,10 +55,18 @@ def report_trace(host: Host, question: TraceQuestion, book: RuleBook) -> TraceRe
         InputError: a file cannot be read, or has no times in it.
     """
     analysis = analyse_files(host, question.paths)
+    if question.against:
+        return compare_runs(analyse_files(host, question.against), analysis, book)
     causes = find_causes(analysis)
     findings = findings_from(causes, book)
     ledger, recordings = analysis.ledger, analysis.recordings
-    sections = (
+    text, limits = answer_sentence(ledger, causes, findings), ()
+    if question.setup is not None:
+        setup = resolve_setup(host, question.setup).setup
+        rows = compare_with_limits(setup, analysis, question.context)
+        text, limits = f"{limit_sentence(rows)}; {text}", (limit_section(rows, setup, question.context),)
+    sections: tuple[Section, ...] = (
+        *limits,
         *((time_section(ledger),) if ledger.wall else ()),
         *step_section(analysis.timelines),
         *rank_section(analysis.timelines, analysis.waits),
@@ -59,7 +74,7 @@ def report_trace(host: Host, question: TraceQuestion, book: RuleBook) -> TraceRe
         *benchmark_section(recordings.benchmarks),
     )
     summary = Summary(
-        answer_sentence(ledger, causes, findings),
+        text,
         inputs=recordings.files,
         bytes_read=recordings.bytes_read,
         ranks=tuple(timeline.rank for timeline in analysis.timelines),
