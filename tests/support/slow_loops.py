@@ -15,12 +15,16 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+import torch  # noqa: TID253
+from torch import nn  # noqa: TID253
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: TID253
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 HIDDEN, LAYERS, BATCH, VOCABULARY = 384, 6, 16, 2000
 PLANTED_S = 0.006
@@ -210,11 +214,12 @@ BLOCK = os.urandom(4 << 20)
 
 
 def write_file(step):
-    with open(f"/tmp/trtdx-planted-{os.getpid()}", "wb") as file:
+    path = Path(f"/tmp/trtdx-planted-{os.getpid()}")
+    with path.open("wb") as file:
         for _ in range(2):
             file.write(BLOCK)
             file.flush()
-    os.unlink(f"/tmp/trtdx-planted-{os.getpid()}")
+    path.unlink()
 
 
 def log_much(step):
@@ -504,7 +509,7 @@ def run_fault(plant, path, tries=6):
         share = run_loop(loop, attempt)
         if loop.undisturbed > best:
             best, kept = loop.undisturbed, share
-            os.replace(attempt, path)
+            Path(attempt).replace(path)
         if best > 0.97:
             break
     return kept

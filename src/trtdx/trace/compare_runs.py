@@ -17,7 +17,7 @@ from trtdx.trace.report import TraceReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.model import Cell
+    from trtdx.model import Cell, Finding
     from trtdx.rule import RuleBook
     from trtdx.trace.causes.cause import TraceAnalysis
 
@@ -49,7 +49,7 @@ def compare_runs(before: TraceAnalysis, after: TraceAnalysis, book: RuleBook) ->
     changes = _phase_changes(before, after)
     rows = _work_changes(before, after)
     slower = [change for change in changes if change.is_real and change.after > change.before]
-    findings = ()
+    findings: tuple[Finding, ...] = ()
     if slower:
         worst = max(slower, key=lambda change: change.after - change.before)
         reason = _largest_growth(rows)

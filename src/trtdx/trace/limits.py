@@ -22,7 +22,7 @@ class MeasuredStep(NamedTuple):
     """A phase's steps of one size, as they were measured."""
 
     phase: str
-    count: int
+    steps: int
     tokens: int  # of prompts, or requests that get a token each
     milliseconds: float
 
@@ -49,7 +49,7 @@ def compare_with_limits(setup: Setup, analysis: TraceAnalysis, context: int) -> 
         name = setup.device.name if setup.device else "the GPU"
         raise InputError(f"what {name} can do at most is not known", fix="name a GPU: --gpu H100")
     rows = [LimitRow(step, _bound(setup, speeds, step, context)) for step in _measured_steps(analysis)]
-    return sorted(rows, key=lambda row: -row.measured.count * row.measured.milliseconds)
+    return sorted(rows, key=lambda row: -row.measured.steps * row.measured.milliseconds)
 
 
 def _bound(setup: Setup, speeds: GpuSpeeds, step: MeasuredStep, context: int) -> StepBound:
@@ -95,7 +95,7 @@ def limit_section(rows: Sequence[LimitRow], setup: Setup, context: int) -> Secti
     cells: tuple[tuple[Cell, ...], ...] = tuple(
         (
             row.measured.phase,
-            row.measured.count,
+            row.measured.steps,
             row.measured.tokens,
             round(row.measured.milliseconds, 3),
             round(row.bound.seconds * 1e3, 3),

@@ -73,7 +73,7 @@ class SpanName(NamedTuple):
 class StepWords(NamedTuple):
     """What the name of a step says of it."""
 
-    index: int = -1
+    number: int = -1
     context_requests: int = -1
     context_tokens: int = -1
     generation_requests: int = -1
@@ -162,7 +162,7 @@ IDLE = Context(Category.IDLE)
 class Step(NamedTuple):
     """One iteration of the loop; times in microseconds."""
 
-    index: int
+    number: int
     start: float
     end: float
     phase: str = ""
@@ -184,7 +184,8 @@ class Segments(NamedTuple):
 
     @property
     def duration(self) -> np.ndarray:
-        return self.end - self.start
+        length: np.ndarray = self.end - self.start
+        return length
 
 
 class Collective(NamedTuple):

@@ -40,7 +40,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
 
     verdict_first: ClassVar[bool] = True
 
-    trace: dict[str, Any] = {}
+    trace: dict[str, Any] = {}  # noqa: RUF012  (msgspec copies it)
 
 
 def answer_sentence(ledger: TimeLedger, causes: Sequence[TimeCause], findings: Sequence[Finding]) -> str:
@@ -78,7 +78,7 @@ def module_section(ledger: TimeLedger) -> Iterator[Section]:
         cells: tuple[tuple[Cell, ...], ...] = tuple(
             (
                 row.module,
-                row.count,
+                row.modules,
                 round(row.time / 1e3, 3),
                 round(row.share * 100, 2),
                 f"{row.slowest}: {row.factor:.1f} times the typical one" if row.slowest else None,

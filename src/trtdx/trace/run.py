@@ -60,7 +60,8 @@ def report_trace(host: Host, question: TraceQuestion, book: RuleBook) -> TraceRe
     causes = find_causes(analysis)
     findings = findings_from(causes, book)
     ledger, recordings = analysis.ledger, analysis.recordings
-    text, limits = answer_sentence(ledger, causes, findings), ()
+    text = answer_sentence(ledger, causes, findings)
+    limits: tuple[Section, ...] = ()
     if question.setup is not None:
         setup = resolve_setup(host, question.setup).setup
         rows = compare_with_limits(setup, analysis, question.context)

@@ -142,7 +142,8 @@ def _touched_share(dims: Dims, tokens: float) -> float:
     """Return the share of experts that at least one token goes to, where routing is even."""
     if not dims.num_experts:
         return 1.0
-    return 1.0 - (1.0 - dims.experts_per_token / dims.num_experts) ** max(tokens, 1.0)
+    untouched: float = (1.0 - dims.experts_per_token / dims.num_experts) ** max(tokens, 1.0)
+    return 1.0 - untouched
 
 
 @cache

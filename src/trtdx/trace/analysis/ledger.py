@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from trtdx.trace.nouns import Category
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trtdx.trace.nouns import Context, RankTimeline
+    from trtdx.trace.nouns import Category, Context, RankTimeline
 
 LOOP_PHASE = "between phases"
 

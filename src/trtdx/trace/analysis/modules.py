@@ -19,7 +19,7 @@ class ModuleRow(NamedTuple):
     """The time of one module, or of all that have the same place in their layers."""
 
     module: str  # "layers.*.mlp"
-    count: int
+    modules: int
     time: float
     share: float
     slowest: str  # the one that stands out; empty where none does

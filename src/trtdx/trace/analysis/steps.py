@@ -56,7 +56,7 @@ def _whole_steps(
         while at < len(forward) and forward[at][0] < start:
             at += 1
         inside = forward[at][2] if at < len(forward) and forward[at][0] < start + duration else words
-        number = words.index if words.index >= 0 else index
+        number = words.number if words.number >= 0 else index
         steps.append(_step(number, start, start + duration, inside))
     return steps
 
@@ -64,8 +64,10 @@ def _whole_steps(
 def _steps_between(marks: Sequence[tuple[float, float, StepWords]]) -> list[Step]:
     """Return steps that last from one mark to the next; the last one ends with its mark."""
     ends = [start for start, _, _ in marks[1:]] + [start + duration for start, duration, _ in marks[-1:]]
-    return [_step(words.index, start, end, words) for (start, _, words), end in zip(marks, ends, strict=True)]
+    return [_step(words.number, start, end, words) for (start, _, words), end in zip(marks, ends, strict=True)]
 
 
-def _step(index: int, start: float, end: float, words: StepWords) -> Step:
-    return Step(index, start, end, words.phase, words.context_requests, words.context_tokens, words.generation_requests)
+def _step(number: int, start: float, end: float, words: StepWords) -> Step:
+    return Step(
+        number, start, end, words.phase, words.context_requests, words.context_tokens, words.generation_requests
+    )

@@ -146,11 +146,11 @@ class _TimelineBuilder:
         return np.where(matches, np.frombuffer(sweep.of_span, np.int32)[order], -1)
 
     def _device_context(self, category: Category, name: int, host: int) -> int:
-        text = self.table.names[name].text
-        module = self.table.names[name].module
+        own = self.table.names[name]
         around = self.contexts.contexts[host] if host >= 0 else Context(category)
+        operator = own.operator if own.operator != own.text else around.operator
         return self.contexts.number(
-            Context(category, text, module or around.module, around.phase, "", operator=around.operator)
+            Context(category, own.text, own.module or around.module, around.phase, "", operator=operator)
         )
 
     def _communication_beside(self, code: Segments, main: int | None) -> Segments:

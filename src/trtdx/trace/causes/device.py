@@ -83,7 +83,7 @@ def _graph_misses(timeline: RankTimeline) -> Iterator[TimeCause]:
         "typical": render_us(typical),
     }
     evidence = tuple(
-        Evidence(place_of(timeline, step.start), f"step {step.index} takes {render_us(step.duration)} without a graph")
+        Evidence(place_of(timeline, step.start), f"step {step.number} takes {render_us(step.duration)} without a graph")
         for step in without[:3]
     )
     yield TimeCause("DX1571", share, evidence, values, confidence=0.85)

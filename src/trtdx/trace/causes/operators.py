@@ -83,7 +83,7 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
                 "took": render_us(by_layer[slowest]),
                 "typical": render_us(typical),
             }
-            evidence = longest_spans(timeline, lambda context: _layer_of(context) == slowest)
+            evidence = longest_spans(timeline, lambda context, slowest=slowest: _layer_of(context) == slowest)  # type: ignore[misc]
             yield TimeCause("DX1523", share, evidence, values, confidence=0.85)
             return
 

@@ -163,6 +163,6 @@ def _small_chunks(timeline: RankTimeline, prefill: Sequence[Step]) -> Iterator[T
 
 def _step_evidence(timeline: RankTimeline, steps: Sequence[Step]) -> tuple[Evidence, ...]:
     return tuple(
-        Evidence(place_of(timeline, step.start), f"step {step.index} takes {render_us(step.duration)}")
+        Evidence(place_of(timeline, step.start), f"step {step.number} takes {render_us(step.duration)}")
         for step in steps
     )

@@ -79,21 +79,18 @@ class EventStream:
     def _take_whole_events(self, buffer: bytes) -> tuple[list[ChromeEvent], int]:
         """Return the events of a buffer up to a cut, and how many bytes they and the comma take."""
         for cut in _last_cuts(buffer):
-            try:
-                return _DECODER.decode(b"[" + buffer[: cut + 1] + b"]"), buffer.index(b",", cut + 1) + 1
-            except BROKEN:
-                continue
+            events = _decode_events(buffer[: cut + 1])
+            if events is not None:
+                return events, buffer.index(b",", cut + 1) + 1
         return self._take_events_singly(buffer)
 
     def _take_last_events(self, buffer: bytes) -> list[ChromeEvent]:
         """Return the events before the closing bracket, or those that are whole where there is none."""
         for end in _last_positions(buffer, b"]"):
-            try:
-                events = _DECODER.decode(b"[" + buffer[:end] + b"]")
-            except BROKEN:
-                continue
-            self.tail = buffer[end + 1 :]
-            return events
+            whole = _decode_events(buffer[:end])
+            if whole is not None:
+                self.tail = buffer[end + 1 :]
+                return whole
         events, used = self._take_whole_events(buffer) if buffer.strip() else ([], 0)
         last, self.tail = _take_last_event(buffer[used:])
         self.is_cut_off = self.is_cut_off or b"]" not in self.tail
@@ -113,6 +110,14 @@ class EventStream:
                 events.append(event)
             start = match.end() - 1
         return events, start
+
+
+def _decode_events(data: bytes) -> list[ChromeEvent] | None:
+    """Return events that commas stand between, or None where it is not only that."""
+    try:
+        return _DECODER.decode(b"[" + data + b"]")
+    except BROKEN:
+        return None
 
 
 def _take_last_event(buffer: bytes) -> tuple[list[ChromeEvent], bytes]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trtdx.host import Host
 
 MAX_LINE_BYTES = 1 << 16
-_MARK = re.compile(rb'\biter = \d+, global_rank = |"Iteration Counter"')
+ITERATION_MARK = re.compile(rb'\biter = \d+, global_rank = |"Iteration Counter"')
 _LINE = re.compile(r"\biter = (\d+), global_rank = (\d+)")
 _HOST = re.compile(r"\bhost_step_time = ([\d.]+)ms|\belapsed_time = ([\d.]+)s")
 _DEVICE = re.compile(r"\bprev_device_step_time = ([\d.]+)ms")
@@ -37,7 +37,7 @@ def read_iteration_log(host: Host, path: str, problems: list[str]) -> Iterator[I
     """Yield the iterations that a log tells of."""
     for block in read_line_blocks(host, path, MAX_LINE_BYTES, problems):
         for offset, line in enumerate(block.lines):
-            if not _MARK.search(line):
+            if not ITERATION_MARK.search(line):
                 continue
             text = line.decode("utf-8", "replace")
             iteration = parse_iteration_line(text, f"{path}:{block.first_number + offset}")

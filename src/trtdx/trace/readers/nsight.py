@@ -57,7 +57,7 @@ class _NsightReader:
             return
         columns = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
         chosen = ", ".join(column if column in columns else f"NULL AS {column}" for column in wanted)
-        yield from self._database.execute(f"SELECT {chosen} FROM {table}")
+        yield from self._database.execute(f"SELECT {chosen} FROM {table}")  # noqa: S608  (names of ours)
 
     def _table(self, process: int | None) -> SpanTable:
         key = (process or 0) >> _PROCESS_BITS

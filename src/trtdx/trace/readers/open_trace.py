@@ -13,7 +13,7 @@ from trtdx.formats.streams import read_blocks
 from trtdx.trace.nouns import Recordings
 from trtdx.trace.readers.benchmarks import figures_from
 from trtdx.trace.readers.chrome import read_chrome_trace
-from trtdx.trace.readers.iteration_log import read_iteration_log
+from trtdx.trace.readers.iteration_log import ITERATION_MARK, read_iteration_log
 from trtdx.trace.readers.nsight import read_nsight_tables
 from trtdx.trace.readers.records import iterations_from, requests_from
 from trtdx.trace.readers.tensorrt_profiles import table_from_layers, table_from_times
@@ -59,7 +59,9 @@ def _read_file(host: Host, path: str, recordings: Recordings) -> None:
         recordings.bytes_read += host.size(path)
         return
     head = b"".join(islice(read_blocks(host, path), _SNIFFED_BLOCKS))
-    if head.lstrip()[:1] in (b"{", b"[") and _EVENTS.search(head):
+    if ITERATION_MARK.search(head):  # such a line may begin with a bracket, as JSON does
+        _read_log(host, path, recordings)
+    elif head.lstrip()[:1] in (b"{", b"[") and _EVENTS.search(head):
         table = read_chrome_trace(host, path)
         recordings.bytes_read += table.bytes_read
         recordings.problems += table.problems
@@ -123,13 +125,14 @@ def _decode_documents(data: bytes) -> list[Any]:
         return [msgspec.json.decode(data.decode("utf-8", "replace"))]
     except msgspec.DecodeError:
         pass
-    documents = []
-    for line in data.splitlines():
-        try:
-            documents.append(msgspec.json.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return documents
+    return [document for line in data.splitlines() if (document := _decode_line(line)) is not None]
+
+
+def _decode_line(line: bytes) -> Any:
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 def _add_records(records: list[dict[str, Any]], path: str, recordings: Recordings) -> bool:
