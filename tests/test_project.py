@@ -58,7 +58,7 @@ def test_every_command_is_in_the_docs():
         "run": ("stacks", "logs"),
     }
     below = [f"{group} {name}" for group, names in groups.items() for name in names]
-    for command in ("check", "diagnose", "inspect", "explain", *groups, *below):
+    for command in ("check", "diagnose", "inspect", "explain", "trace", *groups, *below):
         assert f"## `trtdx {command}`" in text
 
 
@@ -175,7 +175,7 @@ LAYERS = (
     ("capture",),
     ("memory", "compare", "check"),
     ("build",),
-    ("run", "ranks"),
+    ("run", "ranks", "trace"),
     ("testing",),
     ("cli",),
 )
