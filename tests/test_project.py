@@ -59,7 +59,7 @@ def test_every_command_is_in_the_docs():
         "cases": ("list", "show", "search", "note", "resolve", "link", "export", "import", "stats"),
     }
     below = [f"{group} {name}" for group, names in groups.items() for name in names]
-    for command in ("check", "diagnose", "inspect", "explain", "mcp", *groups, *below):
+    for command in ("check", "diagnose", "inspect", "explain", "mcp", "trace", *groups, *below):
         assert f"## `trtdx {command}`" in text
 
 
@@ -175,7 +175,7 @@ LAYERS = (
     ("capture",),
     ("memory", "compare", "check"),
     ("build",),
-    ("run", "ranks"),
+    ("run", "ranks", "trace"),
     ("cases",),
     ("testing", "ui", "mcp"),
     ("cli",),

@@ -10,7 +10,22 @@ from typing import Annotated
 
 import typer
 
-from trtdx.cli import capture, cases, check, compare, diagnose, explain, inspect, mcp, memory, ranks, rules, run, view
+from trtdx.cli import (
+    capture,
+    cases,
+    check,
+    compare,
+    diagnose,
+    explain,
+    inspect,
+    mcp,
+    memory,
+    ranks,
+    rules,
+    run,
+    trace,
+    view,
+)
 from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.cli.saving import LogSavingCommand, SavingCommand
@@ -46,6 +61,7 @@ app.command("view", epilog="Example: trtdx view ./cases")(view.view_cases)
 app.command("report", epilog="Example: trtdx report ./case -o case.html")(view.write_report)
 app.add_typer(cases.app, name="cases")
 app.command("mcp", epilog="Example: trtdx mcp --root ~/deployments")(mcp.serve_assistant)
+app.command("trace", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(expand_groups(trace.trace_time))
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 

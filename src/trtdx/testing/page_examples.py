@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Ask = Callable[[list[str]], list[str]]
 
-QUESTIONS = ("diagnose", "inspect", "memory", "compare")
+QUESTIONS = ("diagnose", "inspect", "memory", "compare", "trace")
 RECORDED = (("check",), ("ranks", "check"), ("ranks", "smoke"))
 FILE = re.compile(r"^cat > (?P<path>\S+) <<'EOF'\n(?P<text>.*?)^EOF$\n?", re.DOTALL | re.MULTILINE)
 PROMPT = [5, 17, 42, 9, 8, 7, 23, 31, 64, 2, 77, 50, 3, 12]

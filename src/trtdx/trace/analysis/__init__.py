@@ -1,0 +1,1 @@
+"""From spans to a ledger of time: every instant of every rank belongs to one thing."""

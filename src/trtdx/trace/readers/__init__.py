@@ -1,0 +1,1 @@
+"""Files of other tools as one model of time: `open_trace.py` tells which reader a file needs."""

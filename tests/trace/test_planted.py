@@ -1,0 +1,98 @@
+"""Slownesses that were made for real: the right cause comes first, its share agrees with a clock, nothing else is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from support.slow_loops import FAULTS, HEALTHY, run_fault  # noqa: E402
+from trtdx.host import RealHost  # noqa: E402
+from trtdx.trace.causes.table import find_causes  # noqa: E402
+from trtdx.trace.run import analyse_files  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of torch's profiler
+    pytest.mark.heavy,
+]
+RANK_FAULTS = {
+    "a rank computes longer": ("DX1540", 2),
+    "a rank comes late": ("DX1541", 3),
+    "a rank has the popular experts": ("DX1542", 4),
+    "much to transfer": ("DX1543", 2),
+    "many small transfers": ("DX1544", 2),
+}
+MOST_WRONG = 0.1  # of the faults; a busy machine adds slownesses of its own
+
+
+def causes_in(*paths):
+    analysis = analyse_files(RealHost(), [str(path) for path in paths])
+    assert abs(sum(analysis.ledger.by_context.values()) / analysis.ledger.wall - 1) < 0.01
+    return find_causes(analysis)
+
+
+def judge_fault(code, share, causes):
+    """Return what is wrong with the answer; nothing where the cause is first and its share is right."""
+    if not causes or causes[0].code != code:
+        return f"{[cause.code for cause in causes]} instead of {code}"
+    return "" if abs(causes[0].share - share) <= 0.1 else f"{causes[0].share:.0%} instead of {share:.0%}"
+
+
+def test_the_planted_cause_comes_first_with_its_share(tmp_path):
+    wrong = {}
+    for name, (code, plant) in FAULTS.items():
+        share = run_fault(plant, tmp_path / "trace.json")
+        if problem := judge_fault(code, share, causes_in(tmp_path / "trace.json")):
+            wrong[name] = problem
+    assert len(wrong) <= MOST_WRONG * len(FAULTS), wrong
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_reported_of_a_healthy_loop(name, tmp_path):
+    for _ in range(4):  # a busy machine disturbs any loop now and then
+        run_fault(HEALTHY[name], tmp_path / "trace.json")
+        causes = causes_in(tmp_path / "trace.json")
+        if not causes:
+            return
+    assert causes == []
+
+
+@pytest.mark.parametrize("fault", RANK_FAULTS)
+def test_the_rank_or_the_transfer_is_named(fault, tmp_path):
+    code, world = RANK_FAULTS[fault]
+    problem = "not run"
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        share = run_ranks(fault, world, folder)
+        problem = judge_fault(code, share, causes_in(folder))
+        if not problem:
+            return
+    assert problem == ""
+
+
+def run_ranks(fault, world, folder):
+    """Run a job of gloo ranks, and return the share of the time that its fault cost the rank that has it."""
+    program = Path(__file__).parent.parent / "support" / "slow_ranks.py"
+    argv = [sys.executable, str(program), fault]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [*argv, str(rank), str(world), str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        for rank in range(world)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    (folder / "meet").unlink(missing_ok=True)
+    results = [json.loads(line[7:]) for text in outputs for line in text.splitlines() if line.startswith("result ")]
+    return max(result["cost"] / result["wall"] for result in results)
