@@ -202,8 +202,13 @@ def open_case(host: Host, path: str) -> Case:
         data = stream.read(MAX_CASE_BYTES + 1)
     if len(data) > MAX_CASE_BYTES:
         raise CaseError(f"{path} holds more than a case may hold ({MAX_CASE_BYTES >> 20} MiB)")
-    files = read_members(data, path)
-    return Case(path, RecordedHost({f"{path}!/{name}": content for name, content in files.items()}), f"{path}!/")
+    return case_from_bytes(data, path)
+
+
+def case_from_bytes(data: bytes, name: str) -> Case:
+    """Return the case that a `.trtdx` file holds, whatever it lies in."""
+    files = read_members(data, name)
+    return Case(name, RecordedHost({f"{name}!/{member}": content for member, content in files.items()}), f"{name}!/")
 
 
 def _bounded_members(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, bytes]]:

@@ -97,3 +97,27 @@ def test_a_folder_without_cases_is_refused_with_a_way_on(tmp_path):
     )
     assert done.returncode == 2
     assert "--save" in done.stderr
+
+
+def test_without_a_name_the_store_is_shown(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRTDX_STORE", str(tmp_path / "cases.sqlite"))
+    words = [sys.executable, "-m", "trtdx"]
+    none = subprocess.run([*words, "view"], capture_output=True, text=True, check=False, timeout=60)
+    assert none.returncode == 2
+    assert "Traceback" not in none.stderr
+    (tmp_path / "serve.log").write_text(f"start\n{OUT_OF_SHM}\n")
+    saved = [*words, "diagnose", str(tmp_path / "serve.log"), "--save"]
+    assert subprocess.run(saved, capture_output=True, check=False, timeout=120).returncode == 1
+    with subprocess.Popen([*words, "view"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+        address = server.stderr.readline().strip()
+        query = urlsplit(address).query
+        page = ask(address, f"/?{query}&q=shared+memory")[2]
+        key = page.split('href="case/')[1].split('"')[0]
+        case = ask(address, f"/case/{key}?{query}")[2]
+        log = ask(address, f"/case/{key}/log/0?{query}")[2]
+        missing = ask(address, f"/case/zzzzz?{query}")[0]
+        server.terminate()
+    assert "1 case<" in page
+    assert "DX400" in case
+    assert "failed to extend" in log
+    assert missing == 404

@@ -27,13 +27,19 @@ def write_report(
 
 def view_cases(
     paths: Annotated[
-        list[str], typer.Argument(metavar="CASE...", help="Cases, or folders that hold cases.", show_default=False)
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="CASE...", help="Cases, or folders that hold cases; by default the store.", show_default=False
+        ),
+    ] = None,
     port: Annotated[
         int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port on 127.0.0.1; 0 takes a free one.")
     ] = 0,
 ) -> None:
     """Show cases in a browser, from a server on this machine that only the printed address opens."""
     from trtdx.ui.server import serve_cases
+    from trtdx.ui.shelves import FolderShelf, StoreShelf
 
-    serve_cases(RealHost(), paths, port, announce=lambda address: print(address, file=sys.stderr, flush=True))  # noqa: T201
+    host = RealHost()
+    shelf = FolderShelf(host, paths) if paths else StoreShelf(host)
+    serve_cases(shelf, port, announce=lambda address: print(address, file=sys.stderr, flush=True))  # noqa: T201

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trtdx.case import open_case
 from trtdx.errors import CaseError
 from trtdx.model import Report, Summary
 from trtdx.redact import redact_report, redact_secrets
@@ -18,24 +17,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trtdx.case import Case, CaseRecord
-    from trtdx.host import Host
 
 
-def read_case(host: Host, path: str) -> tuple[CaseView, Case]:
-    """Return a case as pages show it, and the case to read its logs from.
+class ReadCase(NamedTuple):
+    """A case as pages show it, and the case to read its logs from."""
+
+    view: CaseView
+    case: Case
+
+
+def read_case(case: Case) -> ReadCase:
+    """Return a case ready to be shown.
 
     Raises:
-        CaseError: it is no case, or damaged.
+        CaseError: it is damaged.
     """
-    case = open_case(host, path)
     records = case.records()
     if not records:
-        raise CaseError(f"{path} holds no record that can be read")
+        raise CaseError(f"{case.name} holds no record that can be read")
     report = _last_report(records)
     argv: list[object] = next((record.data.get("argv", []) for record in records if record.kind == "command"), [])
     notes = tuple(redact_secrets(str(record.data)) for record in records if record.kind == "note")
     command = redact_secrets(shlex.join(map(str, argv)))
-    return CaseView(path, command, records[0].time, report, tuple(_list_logs(case, records, report)), notes), case
+    logs = tuple(_list_logs(case, records, report))
+    return ReadCase(CaseView(case.name, command, records[0].time, report, logs, notes), case)
 
 
 def _last_report(records: list[CaseRecord]) -> Report:

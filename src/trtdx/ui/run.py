@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trtdx.case import open_case
 from trtdx.render.html import render_html
 from trtdx.ui.log_text import excerpt_log
 from trtdx.ui.read_case import read_case
@@ -18,6 +19,6 @@ def page_from_case(host: Host, path: str) -> str:
     Raises:
         CaseError: it is no case, or damaged.
     """
-    view, case = read_case(host, path)
+    view, case = read_case(open_case(host, path))
     logs = [markup for log in view.logs if (markup := excerpt_log(case, log))]
     return render_html(view.report, subject=view.command or view.name, logs=logs)
