@@ -79,7 +79,7 @@ def test_the_rank_or_the_transfer_is_named(fault, tmp_path):
 
 def run_ranks(fault, world, folder):
     """Run a job of gloo ranks, and return the share of the time that its fault cost the rank that has it."""
-    program = Path(__file__).parent.parent / "support" / "slow_ranks.py"
+    program = Path(__file__).parent / "slow_ranks.py"
     argv = [sys.executable, str(program), fault]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     ranks = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -71,6 +72,8 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     """Yield the layer that takes much longer than the others of its kind."""
     for timeline in analysis.timelines:
         by_layer, totals = _time_by_part(timeline, _layer_of)
+        if not by_layer:
+            by_layer, totals = _time_by_part(timeline, _class_layer_of)
         if len(by_layer) < 4:
             continue
         typical = float(np.median(list(by_layer.values())))
@@ -83,17 +86,24 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
                 "took": render_us(by_layer[slowest]),
                 "typical": render_us(typical),
             }
-            evidence = longest_spans(timeline, lambda context, slowest=slowest: _layer_of(context) == slowest)  # type: ignore[misc]
+            evidence = longest_spans(timeline, partial(_is_in_layer, slowest))
             yield TimeCause("DX1523", share, evidence, values, confidence=0.85)
             return
 
 
+def _is_in_layer(layer: str, context: Context) -> bool:
+    return layer in (_layer_of(context), _class_layer_of(context))
+
+
 def _layer_of(context: Context) -> str | None:
-    if match := LAYER.search(context.module):
-        return context.module[: match.end(1)]
-    if match := CLASS_LAYER.search(context.module):
-        return f"{match[1]}_{match[2]}"
-    return None
+    match = LAYER.search(context.module)
+    return context.module[: match.end(1)] if match else None
+
+
+def _class_layer_of(context: Context) -> str | None:
+    """Return the layer by its class, where no annotation names its path."""
+    match = CLASS_LAYER.search(context.module)
+    return f"{match[1]}_{match[2]}" if match else None
 
 
 def skewed_experts(analysis: TraceAnalysis) -> Iterator[TimeCause]:
