@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)(?:\.|$)")
 CLASS_LAYER = re.compile(r"(?:^|\.)(\w*(?:Layer|Block))_(\d+)(?:\.|$)")
 EXPERT = re.compile(r"(?:^|\.)experts\.(\d+)(?:\.|$)")
+LEAST_LAYER_SHARE = 0.08
 SLOW_LAYER, SKEWED_EXPERT = 1.6, 2.5
 LEAST_SAMPLING_SHARE = 0.12
 # Operators by what they are a sign of; a share of each is normal, so each has its own bar.
@@ -79,7 +80,7 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
         typical = float(np.median(list(by_layer.values())))
         slowest = max(by_layer, key=by_layer.__getitem__)
         share = (totals[slowest] - float(np.median(list(totals.values())))) / timeline.wall
-        if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_SHARE:
+        if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_LAYER_SHARE:
             values = {
                 "layer": slowest,
                 "factor": f"{by_layer[slowest] / typical:.1f}",
