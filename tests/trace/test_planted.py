@@ -45,12 +45,18 @@ def judge_fault(code, share, causes):
 
 
 def test_the_planted_cause_comes_first_with_its_share(tmp_path):
-    wrong = {}
-    for name, (code, plant) in FAULTS.items():
-        share = run_fault(plant, tmp_path / "trace.json")
-        if problem := judge_fault(code, share, causes_in(tmp_path / "trace.json")):
-            wrong[name] = problem
+    problems = {name: problem_with_fault(*fault, tmp_path / "trace.json") for name, fault in FAULTS.items()}
+    wrong = {name: problem for name, problem in problems.items() if problem}
     assert len(wrong) <= MOST_WRONG * len(FAULTS), wrong
+
+
+def problem_with_fault(code, plant, path):
+    """Return what is wrong with the answer to a fault; a disturbed run is made again, a wrong analysis stays wrong."""
+    for _ in range(3):
+        problem = judge_fault(code, run_fault(plant, path), causes_in(path))
+        if not problem:
+            return ""
+    return problem
 
 
 @pytest.mark.parametrize("name", HEALTHY)
