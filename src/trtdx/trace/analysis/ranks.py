@@ -18,7 +18,7 @@ from trtdx.trace.nouns import Category, Context, Segments
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.trace.nouns import Collective, RankTimeline
+    from trtdx.trace.nouns import CollectiveCall, RankTimeline
 
 LEAST_SHIFT_US = 5000.0  # ends of one collective differ by some milliseconds between processes of one machine
 
@@ -84,7 +84,7 @@ def _shift_clock(timeline: RankTimeline, shift: float) -> RankTimeline:
     )
 
 
-def _shift_call(call: Collective, shift: float) -> Collective:
+def _shift_call(call: CollectiveCall, shift: float) -> CollectiveCall:
     return call._replace(start=call.start + shift, end=call.end + shift)
 
 

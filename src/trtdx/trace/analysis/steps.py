@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trtdx.trace.nouns import Step, StepWords
+from trtdx.trace.nouns import LoopStep, StepWords
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 GRAPH_LAUNCH = "cudaGraphLaunch"
 
 
-def find_steps(table: SpanTable, main: int | None) -> list[Step]:
+def find_steps(table: SpanTable, main: int | None) -> list[LoopStep]:
     """Return the steps that names tell of, else those that launches of CUDA graphs tell of, else none."""
     marks = sorted(
         (table.start[span], table.duration[span], words)
@@ -49,7 +49,7 @@ def _graph_launches(table: SpanTable) -> list[tuple[float, float]]:
 
 def _whole_steps(
     whole: Sequence[tuple[float, float, StepWords]], forward: Sequence[tuple[float, float, StepWords]]
-) -> list[Step]:
+) -> list[LoopStep]:
     """Return steps that are spans of their own, with the phase of the forward pass inside."""
     steps, at = [], 0
     for index, (start, duration, words) in enumerate(whole):
@@ -61,13 +61,13 @@ def _whole_steps(
     return steps
 
 
-def _steps_between(marks: Sequence[tuple[float, float, StepWords]]) -> list[Step]:
+def _steps_between(marks: Sequence[tuple[float, float, StepWords]]) -> list[LoopStep]:
     """Return steps that last from one mark to the next; the last one ends with its mark."""
     ends = [start for start, _, _ in marks[1:]] + [start + duration for start, duration, _ in marks[-1:]]
     return [_step(words.number, start, end, words) for (start, _, words), end in zip(marks, ends, strict=True)]
 
 
-def _step(number: int, start: float, end: float, words: StepWords) -> Step:
-    return Step(
+def _step(number: int, start: float, end: float, words: StepWords) -> LoopStep:
+    return LoopStep(
         number, start, end, words.phase, words.context_requests, words.context_tokens, words.generation_requests
     )

@@ -20,12 +20,12 @@ from trtdx.trace.analysis.intervals import (
     select_segments,
 )
 from trtdx.trace.analysis.steps import find_steps
-from trtdx.trace.nouns import IDLE, Category, Collective, Context, RankTimeline, Segments, SpanKind
+from trtdx.trace.nouns import IDLE, Category, CollectiveCall, Context, RankTimeline, Segments, SpanKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trtdx.trace.nouns import SpanTable, Step
+    from trtdx.trace.nouns import LoopStep, SpanTable
 
 _DEVICE_LAYERS = (
     (SpanKind.KERNEL, Category.COMPUTE),
@@ -95,7 +95,7 @@ class _TimelineBuilder:
         weights = np.where(is_step if is_step.any() else on_host, self.duration, 0)
         return int(np.argmax(np.bincount(self.track, weights=weights)))
 
-    def _window(self, host: Segments, steps: Sequence[Step]) -> tuple[float, float]:
+    def _window(self, host: Segments, steps: Sequence[LoopStep]) -> tuple[float, float]:
         """Return the wall time: all steps where there are any, else all that the loop and the device did."""
         if len(steps) > 1 or (steps and not self.has_device):
             return steps[0].start, steps[-1].end
@@ -140,9 +140,9 @@ class _TimelineBuilder:
         if not len(calls):
             return np.full(len(chosen), -1)
         order = calls[np.argsort(link[calls], kind="stable")].astype(np.int32)
-        wanted = link[chosen]
-        order = order[np.minimum(np.searchsorted(link[order], wanted), len(order) - 1)]
-        matches = (link[order] == wanted) & (wanted != 0)
+        own_link = link[chosen]
+        order = order[np.minimum(np.searchsorted(link[order], own_link), len(order) - 1)]
+        matches = (link[order] == own_link) & (own_link != 0)
         return np.where(matches, np.frombuffer(sweep.of_span, np.int32)[order], -1)
 
     def _device_context(self, category: Category, name: int, host: int) -> int:
@@ -165,7 +165,7 @@ class _TimelineBuilder:
         call = calls.context[np.searchsorted(calls.start, beside.start, side="right") - 1]
         return Segments(beside.start, beside.end, self._pair_contexts(Category.COMMUNICATION, call, beside.context))
 
-    def _collectives(self, main: int | None) -> list[Collective]:
+    def _collectives(self, main: int | None) -> list[CollectiveCall]:
         """Return the calls of collectives in order: on the device, else where they were carried out."""
         chosen = np.flatnonzero(self.kind == SpanKind.COMMUNICATION)
         if not self.has_device:
@@ -174,7 +174,7 @@ class _TimelineBuilder:
         chosen = chosen[np.argsort(self.start[chosen], kind="stable")]
         amount = np.frombuffer(self.table.amount, np.float32)
         return [
-            Collective(
+            CollectiveCall(
                 self.table.names[self.table.name[span]].text,
                 float(self.start[span]),
                 float(self.start[span] + self.duration[span]),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trtdx.trace.causes.cause import TraceAnalysis
-    from trtdx.trace.nouns import Context, RankTimeline, Segments, Step
+    from trtdx.trace.nouns import Context, LoopStep, RankTimeline, Segments
 
 LEAST_GAP_SHARE = 0.12
 LEAST_LAUNCHES = 50  # in a step, from which on a graph pays
@@ -89,7 +89,7 @@ def _graph_misses(timeline: RankTimeline) -> Iterator[TimeCause]:
     yield TimeCause("DX1571", share, evidence, values, confidence=0.85)
 
 
-def _has_one(starts: np.ndarray, step: Step) -> bool:
+def _has_one(starts: np.ndarray, step: LoopStep) -> bool:
     at = int(np.searchsorted(starts, step.start))
     return at < len(starts) and bool(starts[at] < step.end)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)(?:\.|$)")
 CLASS_LAYER = re.compile(r"(?:^|\.)(\w*(?:Layer|Block))_(\d+)(?:\.|$)")
 EXPERT = re.compile(r"(?:^|\.)experts\.(\d+)(?:\.|$)")
+LEAST_LAYER_SHARE = 0.08
 SLOW_LAYER, SKEWED_EXPERT = 1.6, 2.5
 LEAST_SAMPLING_SHARE = 0.12
 # Operators by what they are a sign of; a share of each is normal, so each has its own bar.
@@ -71,29 +73,38 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     """Yield the layer that takes much longer than the others of its kind."""
     for timeline in analysis.timelines:
         by_layer, totals = _time_by_part(timeline, _layer_of)
+        if not by_layer:
+            by_layer, totals = _time_by_part(timeline, _class_layer_of)
         if len(by_layer) < 4:
             continue
         typical = float(np.median(list(by_layer.values())))
         slowest = max(by_layer, key=by_layer.__getitem__)
         share = (totals[slowest] - float(np.median(list(totals.values())))) / timeline.wall
-        if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_SHARE:
+        if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_LAYER_SHARE:
             values = {
                 "layer": slowest,
                 "factor": f"{by_layer[slowest] / typical:.1f}",
                 "took": render_us(by_layer[slowest]),
                 "typical": render_us(typical),
             }
-            evidence = longest_spans(timeline, lambda context, slowest=slowest: _layer_of(context) == slowest)  # type: ignore[misc]
+            evidence = longest_spans(timeline, partial(_is_in_layer, slowest))
             yield TimeCause("DX1523", share, evidence, values, confidence=0.85)
             return
 
 
+def _is_in_layer(layer: str, context: Context) -> bool:
+    return layer in (_layer_of(context), _class_layer_of(context))
+
+
 def _layer_of(context: Context) -> str | None:
-    if match := LAYER.search(context.module):
-        return context.module[: match.end(1)]
-    if match := CLASS_LAYER.search(context.module):
-        return f"{match[1]}_{match[2]}"
-    return None
+    match = LAYER.search(context.module)
+    return context.module[: match.end(1)] if match else None
+
+
+def _class_layer_of(context: Context) -> str | None:
+    """Return the layer by its class, where no annotation names its path."""
+    match = CLASS_LAYER.search(context.module)
+    return f"{match[1]}_{match[2]}" if match else None
 
 
 def skewed_experts(analysis: TraceAnalysis) -> Iterator[TimeCause]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trtdx.trace.causes.cause import TraceAnalysis
-    from trtdx.trace.nouns import Context, RankTimeline, Step
+    from trtdx.trace.nouns import Context, LoopStep, RankTimeline
 
 LEAST_STEPS = 6
 GROWTH, ORDERLINESS = 1.5, 0.85
@@ -50,7 +50,7 @@ def _without_collectives(timeline: RankTimeline) -> RankTimeline:
     return msgspec.structs.replace(timeline, steps=steps)
 
 
-def _durations(steps: Sequence[Step]) -> np.ndarray:
+def _durations(steps: Sequence[LoopStep]) -> np.ndarray:
     return np.array([step.duration for step in steps])
 
 
@@ -105,7 +105,7 @@ def _is_growing(durations: np.ndarray) -> bool:
     return float(np.corrcoef(np.argsort(np.argsort(durations)), np.arange(len(durations)))[0, 1]) >= ORDERLINESS
 
 
-def _work_of_slow_steps(timeline: RankTimeline, slow: Sequence[Step], typical: float) -> str:
+def _work_of_slow_steps(timeline: RankTimeline, slow: Sequence[LoopStep], typical: float) -> str:
     """Return the operator or code that most slow steps spend their excess on; empty where each has another.
 
     A machine that is busy with other things makes steps slow too, in another place each time.
@@ -118,7 +118,7 @@ def _work_of_slow_steps(timeline: RankTimeline, slow: Sequence[Step], typical: f
     return f"{best.operator or best.name} {best.module or best.phase}".strip()
 
 
-def _largest_work(timeline: RankTimeline, step: Step, typical: float) -> Context | None:
+def _largest_work(timeline: RankTimeline, step: LoopStep, typical: float) -> Context | None:
     segments = timeline.segments
     inside = (segments.start >= step.start) & (segments.start < step.end)
     sums = np.bincount(segments.context[inside], weights=segments.duration[inside], minlength=1)
@@ -143,7 +143,7 @@ def _prefill(timeline: RankTimeline) -> Iterator[TimeCause]:
         yield TimeCause("DX1531", share, _step_evidence(timeline, [worst]), values)
 
 
-def _small_chunks(timeline: RankTimeline, prefill: Sequence[Step]) -> Iterator[TimeCause]:
+def _small_chunks(timeline: RankTimeline, prefill: Sequence[LoopStep]) -> Iterator[TimeCause]:
     """Yield prompts in chunks so small that what each step costs anyway dominates."""
     steps = [step for step in prefill if step.context_tokens > 0]
     tokens = np.array([step.context_tokens for step in steps], dtype=float)
@@ -161,7 +161,7 @@ def _small_chunks(timeline: RankTimeline, prefill: Sequence[Step]) -> Iterator[T
         yield TimeCause("DX1530", share, _step_evidence(timeline, worst), values)
 
 
-def _step_evidence(timeline: RankTimeline, steps: Sequence[Step]) -> tuple[Evidence, ...]:
+def _step_evidence(timeline: RankTimeline, steps: Sequence[LoopStep]) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(place_of(timeline, step.start), f"step {step.number} takes {render_us(step.duration)}")
         for step in steps

@@ -51,12 +51,12 @@ class _NsightReader:
         self._read_ranges()
         return [self._by_process[process] for process in sorted(self._by_process)]
 
-    def _rows(self, table: str, *wanted: str) -> Iterator[tuple]:  # type: ignore[type-arg]
+    def _rows(self, table: str, *named: str) -> Iterator[tuple]:  # type: ignore[type-arg]
         """Yield some columns of a table; those it does not have are None."""
         if table not in self._present:
             return
         columns = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
-        chosen = ", ".join(column if column in columns else f"NULL AS {column}" for column in wanted)
+        chosen = ", ".join(column if column in columns else f"NULL AS {column}" for column in named)
         yield from self._database.execute(f"SELECT {chosen} FROM {table}")  # noqa: S608  (names of ours)
 
     def _table(self, process: int | None) -> SpanTable:
