@@ -37,6 +37,7 @@ def address(tmp_path_factory):
     with subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
         yield server.stderr.readline().strip()
         server.terminate()
+        assert server.wait(timeout=60) is not None  # although a browser had connections open
 
 
 def ask(address, path="/", **headers):

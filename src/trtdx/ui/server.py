@@ -50,7 +50,9 @@ def serve_cases(shelf: CaseShelf, port: int, announce: Callable[[str], None]) ->
         raise InputError(f"port {port} cannot be used: {err.strerror or err}", fix="leave --port out") from err
     listener.listen()
     origin = f"{LOOPBACK}:{listener.getsockname()[1]}"
-    config = uvicorn.Config(make_app(pages, token, origin), log_level="error", access_log=False, lifespan="off")
+    options = {"log_level": "error", "access_log": False, "lifespan": "off"}
+    # A browser keeps its connections open, and would keep the server from ending.
+    config = uvicorn.Config(make_app(pages, token, origin), timeout_graceful_shutdown=1, **options)
     announce(f"http://{origin}/?token={token}")
     uvicorn.Server(config).run(sockets=[listener])
 
