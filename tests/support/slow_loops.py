@@ -496,7 +496,7 @@ def _with_experts(loop):
 
 
 def run_fault(plant, path, tries=6):
-    """Plant one fault into a fresh loop, run it, and return its share of the wall time.
+    """Plant one fault into a fresh loop, run it, and return its share of the wall time, and how undisturbed it was.
 
     Other processes on the machine make any step slow now and then, which is a fault nobody planted: a run in which
     the loop had to wait for a processor is made again, and the least disturbed one counts.
@@ -512,7 +512,7 @@ def run_fault(plant, path, tries=6):
             Path(attempt).replace(path)
         if best > 0.97:
             break
-    return kept
+    return kept, best
 
 
 def _fresh_loop(plant):

@@ -28,6 +28,8 @@ RANK_FAULTS = {
     "much to transfer": ("DX1543", 2),
     "many small transfers": ("DX1544", 2),
 }
+UNDISTURBED = 0.95  # the share of the time in which a loop had a processor
+LEAST_JUDGED = 20
 MOST_WRONG = 0.1  # of the faults; a busy machine adds slownesses of its own
 
 
@@ -46,40 +48,49 @@ def judge_fault(code, share, causes):
 
 def test_the_planted_cause_comes_first_with_its_share(tmp_path):
     problems = {name: problem_with_fault(*fault, tmp_path / "trace.json") for name, fault in FAULTS.items()}
-    wrong = {name: problem for name, problem in problems.items() if problem}
+    judged = {name: problem for name, problem in problems.items() if problem is not None}
+    wrong = {name: problem for name, problem in judged.items() if problem}
+    if len(judged) < LEAST_JUDGED:
+        pytest.skip("other processes disturbed most of the runs")
     assert len(wrong) <= MOST_WRONG * len(FAULTS), wrong
 
 
 def problem_with_fault(code, plant, path):
-    """Return what is wrong with the answer to a fault; a disturbed run is made again, a wrong analysis stays wrong."""
+    """Return what is wrong with the answer to a fault, "" for nothing; None where no run was left in peace."""
+    problems = []
     for _ in range(3):
-        problem = judge_fault(code, run_fault(plant, path), causes_in(path))
+        share, undisturbed = run_fault(plant, path)
+        problem = judge_fault(code, share, causes_in(path))
         if not problem:
             return ""
-    return problem
+        problems += [problem] if undisturbed > UNDISTURBED else []
+    return problems[0] if problems else None
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nothing_is_reported_of_a_healthy_loop(name, tmp_path):
     for _ in range(4):  # a busy machine disturbs any loop now and then
-        run_fault(HEALTHY[name], tmp_path / "trace.json")
+        _, undisturbed = run_fault(HEALTHY[name], tmp_path / "trace.json")
         causes = causes_in(tmp_path / "trace.json")
         if not causes:
             return
+    if undisturbed < UNDISTURBED:
+        pytest.skip("other processes disturbed the loop")
     assert causes == []
 
 
 @pytest.mark.parametrize("fault", RANK_FAULTS)
 def test_the_rank_or_the_transfer_is_named(fault, tmp_path):
     code, world = RANK_FAULTS[fault]
-    problem = "not run"
     for attempt in range(3):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        share = run_ranks(fault, world, folder)
+        share, undisturbed = run_ranks(fault, world, folder)
         problem = judge_fault(code, share, causes_in(folder))
         if not problem:
             return
+    if undisturbed < UNDISTURBED:
+        pytest.skip(f"the ranks had to wait for processors: {problem}")
     assert problem == ""
 
 
@@ -101,4 +112,5 @@ def run_ranks(fault, world, folder):
             rank.kill()
     (folder / "meet").unlink(missing_ok=True)
     results = [json.loads(line[7:]) for text in outputs for line in text.splitlines() if line.startswith("result ")]
-    return max(result["cost"] / result["wall"] for result in results)
+    assert len(results) == world
+    return max(result["cost"] / result["wall"] for result in results), min(result["undisturbed"] for result in results)
