@@ -375,3 +375,22 @@ class RecordedHost:
 
     def sleep(self, seconds: float) -> None:
         self._now += seconds
+
+
+_CLOSED_AT_START: set[int] = set()
+
+
+def open_closed_streams() -> set[int]:
+    """Put the null device where a standard stream is closed, and return which have been closed since the start.
+
+    Else the next file that is opened would take the stream's number, and be written to by whatever prints.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            _CLOSED_AT_START.add(number)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    return set(_CLOSED_AT_START)

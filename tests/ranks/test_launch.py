@@ -250,7 +250,9 @@ def test_a_model_that_cannot_be_cut_gets_the_reason_and_no_launch(trtdx, tmp_pat
 @needs_open_mpi
 def test_a_launch_runs_and_passes_the_status_on(trtdx, tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("from mpi4py import MPI\nimport sys\nprint('size', MPI.COMM_WORLD.size)\nsys.exit(0)\n")
+    program.write_text(
+        "from mpi4py import MPI\nimport sys\nsys.stdout.write(f'size {MPI.COMM_WORLD.size}\\n')\nsys.exit(0)\n"
+    )
     answer = trtdx("launch", "--tp", "2", "--run", "--", sys.executable, str(program), "--engine_dir", "x")
     assert answer.status == 0
     assert answer.text.count("size 2") == 2

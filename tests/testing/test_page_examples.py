@@ -42,7 +42,11 @@ def test_code_on_a_page_makes_models_of_which_the_page_is_found(rule):
 
 def codes_that_tests_break_things_for():
     """Return the codes of causes that no text on a page can show: real jobs, trees and environments are broken."""
-    texts = [path.read_text("utf-8") for room in ("build", "check", "run") for path in (TESTS / room).rglob("*.py")]
+    texts = [
+        path.read_text("utf-8")
+        for room in ("build", "capture", "check", "run")
+        for path in (TESTS / room).rglob("*.py")
+    ]
     return set(re.findall(r"DX\d+", "".join(texts))) | {code for job in JOBS for code in job.codes}
 
 

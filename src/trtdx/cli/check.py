@@ -141,12 +141,15 @@ def check_machine(
     from trtdx.check.mend.lock import render_dockerfile
     from trtdx.check.run import check_environment, judge_record
     from trtdx.check.view import EnvironmentView
+    from trtdx.cli.saving import TO_STORE
 
     host = RealHost()
     book = findings.load_rules(host)
     if environment.recorded:
-        if mend.fix or mend.write_lock or mend.since or save:
-            refuse_pair("--from", "--fix, --write-lock, --since or --save", "a recorded environment may not be at hand")
+        if mend.fix or mend.write_lock or mend.since or save not in ("", TO_STORE):
+            refuse_pair(
+                "--from", "--fix, --write-lock, --since or --save FILE", "a recorded environment may not be at hand"
+            )
         record = read_record(host, environment.recorded)
         if environment.expect_gpu:
             record = msgspec.structs.replace(record, expects_gpu=True)

@@ -30,6 +30,7 @@ from trtdx.cli.build import commands as build
 from trtdx.cli.groups import expand_groups
 from trtdx.cli.saving import LogSavingCommand, SavingCommand
 from trtdx.errors import InputError, TrtdxError
+from trtdx.host import open_closed_streams
 from trtdx.optional import explain_missing_extras
 from trtdx.version import __version__
 
@@ -87,7 +88,7 @@ def show_root(
 
 def main() -> None:
     """Run the command line; an error the user can act on is printed without a traceback and ends with 2."""
-    _open_closed_streams()
+    open_closed_streams()
     try:
         with explain_missing_extras(f"run trtdx {' '.join(sys.argv[1:2])}"):
             status = app(prog_name="trtdx", standalone_mode=False)
@@ -98,22 +99,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # click makes the one of the other
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except Exception as err:
         sys.exit(_explain_failure(err))
-
-
-def _open_closed_streams() -> None:
-    """Put the null device where a standard stream is closed; else the next file that is opened would take its place."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _explain_failure(err: Exception) -> int:

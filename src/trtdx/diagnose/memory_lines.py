@@ -55,7 +55,7 @@ OUT_OF_MEMORY_CODES = frozenset(
         "DX369",
         "DX373",
     )
-) | {"DX113", "DX146", "DX153", "DX178", "DX283", "DX356", "DX359", "DX461", "DX701"}
+) | {"DX113", "DX146", "DX153", "DX178", "DX283", "DX356", "DX359", "DX461", "DX701", "DX914"}
 HOST_MEMORY_CODES = frozenset(("DX350", "DX351", "DX352", "DX400", "DX231", "DX455"))
 HOST_MEMORY_TEXTS = (
     "Prefetching ",

@@ -11,12 +11,12 @@ import msgspec
 
 from trtdx.case import CaseWriter
 from trtdx.errors import InputError
+from trtdx.host import open_closed_streams
 from trtdx.model import Report, Summary, headline_from_findings
 from trtdx.redact import redact_report
 from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
-from trtdx.run.job.processes import fill_closed_streams
 from trtdx.run.job.stories import build_stories
 from trtdx.run.job.supervise import CommandStartError, Supervisor, exit_status
 from trtdx.run.modes import mode_environment
@@ -71,7 +71,7 @@ def run_command(
         load_rules: gives the rule book; asked only when there is something to judge.
         show: called with the report on a hang while the job is still there.
     """
-    closed = fill_closed_streams()
+    closed = open_closed_streams()
     folder = Path(request.case)
     case = CaseWriter(host, request.case)
     case.record("command", {"argv": list(request.command), "tool": "run"})

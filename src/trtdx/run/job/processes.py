@@ -50,17 +50,6 @@ def start_command(argv: Sequence[str], environment: Mapping[str, str], output: M
     )
 
 
-def fill_closed_streams() -> set[int]:
-    """Return which of the standard streams are closed, and keep their numbers from being taken by our own files.
-
-    What stands there instead is not handed on to the command, which finds them closed as it would without us.
-    """
-    closed = {fd for fd in (0, 1, 2) if not Path(f"/proc/self/fd/{fd}").exists()}
-    for _ in closed:
-        os.open(os.devnull, os.O_RDWR)
-    return closed
-
-
 def send_signal(pid: int, number: int) -> bool:
     """Send a signal and return whether there was somebody to take it."""
     try:
