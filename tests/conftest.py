@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def own_store(tmp_path_factory):
     """Keep the cases of tests out of the store of whoever runs them."""
     os.environ["TRTDX_STORE"] = str(tmp_path_factory.mktemp("store") / "cases.sqlite")
     os.environ.pop("TRTDX_CASE_FILES", None)
+
+
+@pytest.fixture(autouse=True)
+def unblocked_signals():
+    """Fail the test that leaves signals blocked: what later tests start would ignore SIGTERM and never end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    after = signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert after == before
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -244,3 +245,10 @@ def test_a_full_disk_or_a_closed_case_does_not_stop_the_command(supervise, tmp_p
     done = supervise(sys.executable, "-c", script)
     assert done.stdout == b"still here\n"
     assert done.returncode == 4
+
+
+def test_what_was_supervised_in_this_process_leaves_its_signals_alone(trtdx_here):
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), threading.active_count()
+    for command in (["true"], ["no-such-program"], ["true"]):
+        trtdx_here("run", "--no-save", "--", *command)
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), threading.active_count()) == before

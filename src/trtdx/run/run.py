@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ from trtdx.redact import redact_report
 from trtdx.render import render_json
 from trtdx.run.case_files import keep_logs
 from trtdx.run.job.live import read_agents
+from trtdx.run.job.signals import SignalDesk
 from trtdx.run.job.stories import build_stories
 from trtdx.run.job.supervise import CommandStartError, Supervisor, exit_status
 from trtdx.run.modes import mode_environment
@@ -28,7 +30,7 @@ from trtdx.run.verdict.tables import job_sections, shape_section
 from trtdx.words import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trtdx.host import Host
     from trtdx.rule import RuleBook
@@ -72,6 +74,19 @@ def run_command(
         show: called with the report on a hang while the job is still there.
     """
     closed = open_closed_streams()
+    # Until the report is written: an impatient Ctrl-C while a job is judged must not cost its case.
+    with contextlib.closing(SignalDesk()) as desk:
+        return _run_and_judge(host, request, load_rules, show, (desk, closed))
+
+
+def _run_and_judge(
+    host: Host,
+    request: RunRequest,
+    load_rules: Callable[[], RuleBook],
+    show: Callable[[Report], None],
+    surroundings: tuple[SignalDesk, Collection[int]],
+) -> JobResult:
+    desk, closed = surroundings
     folder = Path(request.case)
     case = CaseWriter(host, request.case)
     case.record("command", {"argv": list(request.command), "tool": "run"})
@@ -88,7 +103,7 @@ def run_command(
 
     supervisor = Supervisor(request, folder, environment, on_hang, load_rules.prepare, closed)
     try:
-        record = supervisor.run()
+        record = supervisor.run(desk)
     except CommandStartError as err:
         report = report_of_start(request.command, err, environment, load_rules())
         _write_report(host, request, case, report)

@@ -27,10 +27,10 @@ RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID
 SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 
 
-def adopt_orphans() -> None:
-    """Become the parent of processes whose own has ended, so that how they end can be seen."""
+def adopt_orphans(is_wanted: bool = True) -> None:
+    """Become the parent of processes whose own has ended, so that how they end can be seen; or stop being it."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(is_wanted), 0, 0, 0)
 
 
 def start_command(argv: Sequence[str], environment: Mapping[str, str], output: Mapping[int, int]) -> int:

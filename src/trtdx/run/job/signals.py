@@ -23,7 +23,11 @@ class ReceivedSignal(NamedTuple):
 
 
 class SignalDesk:
-    """Takes signals out of the way of everything else; `descriptor` becomes readable when one has come."""
+    """Takes signals out of the way of everything else; `descriptor` becomes readable when one has come.
+
+    Closing it gives them back: whoever supervises two jobs in one process, or starts another command after one, must
+    not find its signals blocked, nor hand a blocked SIGTERM down to what it starts.
+    """
 
     def __init__(self) -> None:
         self.descriptor, self._bell = os.pipe()
@@ -32,13 +36,27 @@ class SignalDesk:
         self.before = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
         # What is ignored (nohup, a background job of a plain shell) stays ignored, for us and for the job.
         self._awaited = [number for number in PASSED_ON if signal.getsignal(number) is not signal.SIG_IGN]
-        threading.Thread(target=self._collect, daemon=True).start()
+        self._is_closed = False
+        self._collector = threading.Thread(target=self._collect, daemon=True)
+        self._collector.start()
 
     def _collect(self) -> None:
         while True:
             info = signal.sigwaitinfo(self._awaited)
+            if self._is_closed:
+                return
             self.waiting.append(ReceivedSignal(info.si_signo, info.si_code == SI_KERNEL))
             os.write(self._bell, b"!")
+
+    def close(self) -> None:
+        """Stop taking signals, and unblock those that were not blocked before."""
+        self._is_closed = True
+        # The collector waits for signals alone: one sent to its own thread wakes it and nobody else.
+        signal.pthread_kill(self._collector.ident or 0, self._awaited[-1])
+        self._collector.join()
+        os.close(self.descriptor)
+        os.close(self._bell)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
 
     def take(self) -> list[ReceivedSignal]:
         """Return the signals that have come since."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from trtdx.run.job import processes
 from trtdx.run.job.live import is_all_in_one_call, is_in_call, ring_mark
-from trtdx.run.job.signals import SignalDesk
 from trtdx.run.job.stacks import is_importing, request_stacks
 from trtdx.run.job.top_output import TopOutput
 from trtdx.run.nouns import JobProcess, JobRecord, ProcessEnd
@@ -23,6 +22,7 @@ from trtdx.run.nouns import JobProcess, JobRecord, ProcessEnd
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from trtdx.run.job.signals import SignalDesk
     from trtdx.run.nouns import RunRequest
 
 AGENT_FOLDER = Path(__file__).parent.parent.parent / "agent"
@@ -97,15 +97,14 @@ class Supervisor:
             "TRTDX_HEARTBEAT": str(self.live / "heartbeat"),
         }
 
-    def run(self) -> JobRecord:
+    def run(self, desk: SignalDesk) -> JobRecord:
         """Run the command to its end and return what was seen of the job."""
         processes.adopt_orphans()
-        desk = SignalDesk()
         output = TopOutput(self.live / "launcher", self._closed)
         try:
             pid = processes.start_command(self._request.command, self._environment, output.channels)
         except OSError as err:
-            self._close_door()
+            self._close(output)
             raise CommandStartError(self._request.command[0], err) from err
         finally:
             output.release_channels()
@@ -350,11 +349,12 @@ class Supervisor:
         self.record.ended = time.time()
         self.record.left_behind = self._alive()
         self.record.kernel_kills = processes.kernel_kills(self._clock.uptime_s)
+        self._close(output)
+
+    def _close(self, output: TopOutput) -> None:
+        processes.adopt_orphans(False)
         self._watch.close()
         output.close()
-        self._close_door()
-
-    def _close_door(self) -> None:
         self._door.close()
         shutil.rmtree(self._door_folder, ignore_errors=True)
 
