@@ -11,7 +11,7 @@ import typer
 
 from trtdx.cli.deprecated import MovedMemoryFlags
 from trtdx.cli.groups import MAIN, expand_groups, make_command_group
-from trtdx.cli.memory_options import (
+from trtdx.cli.memory.options import (
     LoadOptions,
     LogsArgument,
     ModelArgument,
