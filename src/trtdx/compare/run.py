@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import shlex
+import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -410,11 +412,14 @@ def working_folder(keep: str) -> Iterator[Path]:
             raise InputError(f"cannot write to {keep}: {err.strerror or err}") from err
         yield Path(keep)
         return
-    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as folder:
-        try:
-            yield Path(folder)
-        except CaptureError as err:
-            if folder not in err.message:
-                raise
-            fix = f"free some space in {Path(folder).parent}, or name a folder with room: --keep DIR"
-            raise CaptureError(err.message, fix=fix) from err  # what is there is removed: nothing to go on with
+    folder = Path(tempfile.gettempdir(), f"trtdx-compare-{secrets.token_hex(8)}")
+    try:
+        folder.mkdir(mode=0o700)  # in here, unlike TemporaryDirectory: an interrupt just after it leaves nothing behind
+        yield folder
+    except CaptureError as err:
+        if str(folder) not in err.message:
+            raise
+        fix = f"free some space in {folder.parent}, or name a folder with room: --keep DIR"
+        raise CaptureError(err.message, fix=fix) from err  # what is there is removed: nothing to go on with
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
