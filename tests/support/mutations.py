@@ -133,7 +133,7 @@ def mutate_database(data: bytes, rng: random.Random) -> bytes:
         base.deserialize(data)
         tables = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for _ in range(rng.randint(1, 3)):
-            with suppress(sqlite3.Error, UnicodeEncodeError):
+            with suppress(sqlite3.Error, UnicodeEncodeError, IndexError):
                 _mutate_table(base, rng.choice(tables), rng)
         base.commit()
         return base.serialize()
@@ -169,7 +169,7 @@ def mutate_file(path: Path, rng: random.Random) -> None:
     data = path.read_bytes()
     try:
         path.write_bytes(mutate(data, rng))
-    except (ValueError, RecursionError, zipfile.BadZipFile):
+    except (ValueError, RecursionError, zipfile.BadZipFile, AttributeError):  # Python 3.10 cannot deserialize databases
         path.write_bytes(mutate_bytes(data, rng))
 
 
