@@ -86,13 +86,14 @@ def plan_setup(setup: Setup, book: RuleBook, constants: CalibrationConstants | N
         return plan_memory(one, constants=constants)
 
     ledger = plan(setup)
-    wrong = sorted(find_setup_contradictions(setup, book), key=lambda finding: -finding.severity.badness)
-    is_impossible = bool(wrong) and wrong[0].severity is Severity.ERROR
-    verdict = f"cannot run as asked: {wrong[0].message}" if is_impossible else render_verdict(ledger)
-    points = compute_frontier(setup, planner=plan) if setup.device is not None and not is_impossible else ()
+    wrong = tuple(sorted(find_setup_contradictions(setup, book), key=lambda finding: -finding.severity.badness))
+    if wrong and wrong[0].severity is Severity.ERROR:  # as `trtdx memory` says it: whether it fits is not the question
+        summary = Summary(f"cannot run as asked: {wrong[0].message}")
+        return MemoryReport(summary=summary, findings=wrong, memory=memory_json(ledger))
+    points = compute_frontier(setup, planner=plan) if setup.device is not None else ()
     frontier = (frontier_section(points),) if points else ()
     return MemoryReport(
-        summary=Summary(verdict),
+        summary=Summary(render_verdict(ledger)),
         findings=(*capacity_findings(ledger, (), book, "trtdx memory MODEL --gpu GPU"), *wrong),
         sections=(ledger_section(ledger), *ranks_section(ledger), *frontier),
         memory=memory_json(ledger),

@@ -11,6 +11,8 @@ document.addEventListener("click", async ({ target: button }) => {
 const findings = [...document.querySelectorAll("article")];
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+  const home = document.querySelector("header nav a[href='/']");
+  if (event.key === "u" && home) home.click();
   const step = { j: 1, k: -1 }[event.key];
   if (!step || !findings.length) return;
   const at = findings.indexOf(document.activeElement.closest("article"));
