@@ -116,7 +116,9 @@ def report_outcome(status: int, folder: Path, wanted: dict, readers: dict, sampl
         print(f"kept whole: {seal_of(path) == wanted[fd]} {path.parent.name}/{path.name}")
     ends = len(samples) // 3
     for name in sorted({name for _, row in samples[1:-1] for name in row}):
-        early, late = (max((row.get(name, 0) for _, row in part), default=0) for part in (samples[1:ends], samples[-ends:]))
+        early, late = (
+            max((row.get(name, 0) for _, row in part), default=0) for part in (samples[1:ends], samples[-ends:])
+        )
         print(f"{name}: at most {early} KiB in the first third, {late} KiB in the last")
 
 
