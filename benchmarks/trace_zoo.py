@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from support.rare_slow_loops import RARE_FAULTS, RARE_HEALTHY
 from support.slow_loops import FAULTS, HEALTHY, run_fault
 from support.slow_rank_jobs import HEALTHY_JOBS, RANK_FAULTS, run_ranks
-
 from trtdx.host import RealHost
 from trtdx.trace.causes.table import find_causes
 from trtdx.trace.run import analyse_files

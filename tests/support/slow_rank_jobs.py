@@ -27,7 +27,7 @@ LONGEST_S = 240
 
 def run_ranks(fault, world, folder):
     """Run a job of gloo ranks; back come the share of time that its fault cost the rank that has it, and its peace."""
-    argv = [sys.executable, str(Path(__file__).parent / "slow_ranks.py"), fault]
+    argv = [sys.executable, str(Path(__file__).parent.parent / "trace/slow_ranks.py"), fault]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(

@@ -129,9 +129,7 @@ def _tiny_runs(timeline: RankTimeline) -> tuple[float, int]:
 def _typical_length(kind: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Return for each length the median of those of its kind."""
     order = np.lexsort((length, kind))
-    kinds, first, inverse, count = np.unique(
-        kind[order], return_index=True, return_inverse=True, return_counts=True
-    )
+    _, first, inverse, count = np.unique(kind[order], return_index=True, return_inverse=True, return_counts=True)
     typical = np.empty(len(length))
     typical[order] = length[order][first + count // 2][inverse]
     return typical
