@@ -27,8 +27,7 @@ LONGEST_S = 240
 
 def run_ranks(fault, world, folder):
     """Run a job of gloo ranks; back come the share of time that its fault cost the rank that has it, and its peace."""
-    # -I: this folder is no place to import from, some of its modules have names of torch's own.
-    argv = [sys.executable, "-I", str(Path(__file__).parent / "slow_ranks.py"), fault]
+    argv = [sys.executable, "-I", str(Path(__file__).parent.parent / "trace/slow_ranks.py"), fault]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(

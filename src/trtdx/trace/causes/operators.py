@@ -79,8 +79,8 @@ def slow_layers(analysis: TraceAnalysis) -> Iterator[TimeCause]:
             continue
         typical = float(np.median(list(by_layer.values())))
         slowest = max(by_layer, key=by_layer.__getitem__)
-        share = (totals[slowest] - typical * max(len(timeline.steps), 1)) / timeline.wall
-        if by_layer[slowest] > SLOW_LAYER * typical and analysis.is_large(share, LEAST_LAYER_SHARE):
+        share = (totals[slowest] - float(np.median(list(totals.values())))) / timeline.wall
+        if by_layer[slowest] > SLOW_LAYER * typical and share >= LEAST_LAYER_SHARE:
             values = {
                 "layer": slowest,
                 "factor": f"{by_layer[slowest] / typical:.1f}",
