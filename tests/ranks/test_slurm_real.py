@@ -42,6 +42,7 @@ def codes(text):
     return [finding["code"] for finding in json.loads(text)["findings"]]
 
 
+@pytest.mark.heavy
 def test_ranks_of_srun_are_judged_by_what_slurm_tells_them(cluster):
     pmix, none, pmi2 = cluster(
         f"{TRTDX} check --json --launcher 'srun --mpi=pmix -N2 -n3' --python {sys.executable}",
@@ -55,6 +56,7 @@ def test_ranks_of_srun_are_judged_by_what_slurm_tells_them(cluster):
     assert json.loads(none)["findings"][0]["fixes"][0]["command"].startswith("srun --mpi=pmix")
 
 
+@pytest.mark.heavy
 def test_the_smoke_test_passes_over_pmix_and_says_why_it_cannot_without(cluster):
     pmix, none = cluster(
         f"{TRTDX} smoke --json --launcher 'srun --mpi=pmix -N2 -n2' --size 64KiB --python {sys.executable}",
@@ -64,6 +66,7 @@ def test_the_smoke_test_passes_over_pmix_and_says_why_it_cannot_without(cluster)
     assert codes(none)[0] == "DX442"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("plugin", ["none", "pmi2", "pmix"])
 def test_a_program_that_spawns_fails_in_a_step_and_the_proposed_launch_mends_it(plugin, cluster, tmp_path):
     program = tmp_path / "spawner.py"
@@ -81,6 +84,7 @@ def test_a_program_that_spawns_fails_in_a_step_and_the_proposed_launch_mends_it(
     assert "answer 6" in mended
 
 
+@pytest.mark.heavy
 def test_in_a_batch_job_ranks_of_mpirun_have_slurms_own_number_and_it_is_told_where_it_matters(cluster):
     check = f"{TRTDX} check --json --launcher 'mpirun --oversubscribe -n 2' --python {sys.executable}"
     # A batch script has SLURM_PROCID=0, and so have all ranks of its mpirun.
@@ -92,6 +96,7 @@ def test_in_a_batch_job_ranks_of_mpirun_have_slurms_own_number_and_it_is_told_wh
     assert codes(wrapped) == ["DX1308"]
 
 
+@pytest.mark.heavy
 def test_a_batch_script_that_was_written_runs(cluster, tmp_path):
     program = tmp_path / "ranks.py"
     program.write_text("from mpi4py import MPI\nprint('rank', MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size)\n")

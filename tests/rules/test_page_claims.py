@@ -30,6 +30,7 @@ def codes_with(problems):
     return {(problem.check, re.search(r"(DX\d+)-", problem.path)[1]): str(problem) for problem in problems}
 
 
+@pytest.mark.heavy
 def test_what_pages_mention_is_there_in_the_releases_they_speak_of():
     problems = codes_with(check_claims(RULES, TEXTS))
     assert {message for key, message in problems.items() if key not in OPEN} == set()
@@ -45,6 +46,7 @@ def test_the_list_of_open_problems_names_pages_that_are_there():
     assert {code for _, code in OPEN} - in_force == set()
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
 def test_no_command_has_what_shellcheck_calls_an_error(tmp_path):
     texts = {VALUE.sub("X", text): rule.code for rule in RULES for text in shell_texts(rule)}

@@ -19,6 +19,7 @@ def check_job(job, job_python, tmp_path):
     assert is_right(job, result), result.stderr[-3000:]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("job", PICKED, ids=lambda job: job.name)
 def test_the_culprit_and_the_cause_are_named(job, job_python, tmp_path):
     check_job(job, job_python, tmp_path)

@@ -50,6 +50,7 @@ def llama(tmp_path_factory):
 # Places
 
 
+@pytest.mark.heavy
 def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
     steps = list(generate_tokens(engine_of(llama.path), prompts(12), 2))
     for selector in (
@@ -63,6 +64,7 @@ def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
             np.testing.assert_allclose(our.tensor, their.tensor, **CLOSE, err_msg=our.place.name)
 
 
+@pytest.mark.heavy
 def test_every_module_of_torch_is_there(llama):
     steps = list(generate_tokens(engine_of(llama.path), prompts(12), 1))
     theirs, ours = seen_on_both(llama, "**", steps)
@@ -127,6 +129,7 @@ def test_a_selector_that_hits_nothing_names_what_is_near(llama):
 # Runs
 
 
+@pytest.mark.heavy
 def test_watching_everything_changes_nothing_without_optimisation(llama):
     feeds = llama_feeds()
     plain = engine_of(llama.path, optimisation="none").run(feeds)
@@ -143,6 +146,7 @@ def test_what_watching_changed_is_told(llama):
     assert "changed nothing" in engine_of(llama.path, "layers.*").tap_effect.note
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("optimisation", ["none", "all"])
 @pytest.mark.parametrize(
     ("selector", "budget", "parts"),

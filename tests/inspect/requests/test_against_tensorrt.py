@@ -134,11 +134,13 @@ def asked():
     return list(zip(cases, json.loads(done.stdout), strict=True))
 
 
+@pytest.mark.heavy
 def test_tensorrt_accepts_the_derived_profiles(asked):
     refused = [case["profiles"] for case, answer in asked if not all(answer["profiles"])]
     assert refused == []
 
 
+@pytest.mark.heavy
 def test_tensorrt_builds_an_engine_with_the_derived_inputs_and_profiles(asked):
     assert [case for case, answer in asked if not answer["built"]] == []
 

@@ -65,6 +65,7 @@ def suspect_in(side, path):
     return Suspect(path, reference=side, reference_inputs=entering, candidate_outputs=leaving)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
@@ -88,6 +89,7 @@ def test_a_twin_gives_what_the_graph_gave(reference, module, kind):
     assert "made from" in found.description
 
 
+@pytest.mark.heavy
 def test_attention_and_rotary_embedding_are_led_where_mistakes_are_tried(reference):
     graph = load_graph(reference.spec.path)
     path = next(each for each in module_nodes(graph) if each.endswith(f"{LAYER}.self_attn"))
@@ -106,6 +108,7 @@ def test_what_does_not_give_the_references_values_is_not_used(reference):
         find_stand_in(suspect._replace(reference_inputs=off))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "name", ["epsilon", "weight transposed", "attention scale", "activation", "residual twice", "rotary base"]
 )
@@ -119,6 +122,7 @@ def test_a_mistake_in_an_onnx_file_is_named_beside_an_onnx_reference(book, llama
     assert "the files agree" in told
 
 
+@pytest.mark.heavy
 def test_a_tensorrt_reference_has_twins_too(book, llama_onnx, tmp_path):
     pytest.importorskip("tensorrt_rtx")
     bad, code, module = edited(llama_onnx, tmp_path / "bad.onnx", "attention scale", LAYER)
@@ -126,6 +130,7 @@ def test_a_tensorrt_reference_has_twins_too(book, llama_onnx, tmp_path):
     assert (finding.code, finding.where.module.endswith(module)) == (code, True)
 
 
+@pytest.mark.heavy
 def test_the_model_that_a_capture_names_is_used(book, tmp_path):
     host = RealHost()
     open_side(host, parse_side(host, f"hf:{TINY}/model"), QUESTION, tmp_path / "captured")

@@ -165,6 +165,7 @@ def test_an_assertion_that_fails_stops(net):
         net.run(x=np.array([1, 2]))
 
 
+@pytest.mark.heavy
 def test_values_nobody_needs_are_let_go(net):
     """A long chain holds a few values at a time, whatever its length."""
     tensor = net.input("x", (1000,))

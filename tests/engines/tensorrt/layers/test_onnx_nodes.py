@@ -83,12 +83,14 @@ def accepted(outcomes):
     return len(outcomes) - len(names_with(outcomes, "rejected", "crashed"))
 
 
+@pytest.mark.heavy
 def test_the_parser_takes_more_than_half(outcomes):
     assert accepted(outcomes) > len(outcomes) / 2
     if is_known():
         assert (len(outcomes), accepted(outcomes)) == (1884, 1013)
 
 
+@pytest.mark.heavy
 def test_all_that_is_parsed_can_be_computed(outcomes):
     failed = names_with(outcomes, "failed")
     assert {name: outcomes[name]["why"] for name in failed} == {}
