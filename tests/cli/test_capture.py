@@ -20,6 +20,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from trtdx.capture.store.reader import Capture  # noqa: E402
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def trtdx(trtdx_here):
@@ -84,7 +86,6 @@ def test_a_second_run_gets_a_folder_of_its_own(trtdx, small, tmp_path):
     assert (tmp_path / "capture-small-onnxruntime-2").is_dir()
 
 
-@pytest.mark.heavy
 def test_a_folder_that_is_there_is_not_overwritten(trtdx, small):
     assert trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap").returncode == 0
     again = trtdx("capture", small, "--inputs", "ones.npz", "--out", "cap")
@@ -121,7 +122,6 @@ def test_an_overflow_to_minus_infinity_is_told_of_too(trtdx, small, tmp_path):
     assert finding["message"].startswith("down is the first of the captured tensors that is not finite: 8 -Inf")
 
 
-@pytest.mark.heavy
 def test_to_verify_the_same_run_is_watched(trtdx, small, tmp_path):
     (tmp_path / "with space.npz").write_bytes((tmp_path / "large.npz").read_bytes())
     done = trtdx("capture", small, "--inputs", "with space.npz", "--out", "cap", "--watch", "nan", "--json")
@@ -152,7 +152,6 @@ def test_values_go_out_and_come_back(trtdx, small):
     assert done.stdout == "again: 2 tensors from some.npz (npz)\n"
 
 
-@pytest.mark.heavy
 def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
     whole = trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "4", "--out", "whole")
     assert whole.returncode == 0, whole.stderr
@@ -182,7 +181,6 @@ def test_a_generation_streams_its_tokens_and_goes_on_later(trtdx):
     assert [row[0] for row in steps] == [0, 1, 2, 3]
 
 
-@pytest.mark.heavy
 def test_a_run_that_was_cut_goes_on_to_where_it_was_meant_to_end(trtdx):
     run = ("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--tap", "norm")
     trtdx(*run, "--new-tokens", "5", "--out", "whole")
@@ -222,7 +220,6 @@ def test_a_model_with_an_export_beside_its_weights_is_still_that_model(trtdx, tm
     assert find_model(str(tmp_path)).engines == ("torch",)
 
 
-@pytest.mark.heavy
 def test_going_on_from_the_middle_needs_a_new_folder(trtdx):
     trtdx(
         "capture",
@@ -284,7 +281,6 @@ def test_what_cannot_be_done_is_told_in_words(trtdx, small, tmp_path, words, tol
         assert told in done.stderr
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("cut", [0, 1, 100, -10])
 def test_a_model_that_is_cut_off(trtdx, small, tmp_path, cut):
     (tmp_path / "cut.onnx").write_bytes(small.read_bytes()[:cut])
@@ -303,7 +299,6 @@ def test_help_starts_without_heavy_packages():
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime", "tensorrt"])
 def test_every_engine_gives_the_same_tokens_and_places(trtdx, engine):
     pytest.importorskip("torch")
@@ -331,7 +326,6 @@ def test_a_module_is_replayed_beside_what_was_captured(trtdx):
     assert sections(done)["replay"]["rows"][0][2] == "bitwise the same"
 
 
-@pytest.mark.heavy
 def test_build_compiles_and_says_what_marking_changed(trtdx, small):
     pytest.importorskip("tensorrt_rtx")
     shapes = "x:1x8,4x8,16x8"
@@ -365,7 +359,6 @@ def bare(tmp_path):
     return path
 
 
-@pytest.mark.heavy
 def test_of_a_graph_without_modules_everything_is_captured(trtdx, bare):
     done = trtdx("capture", bare, "--json", "--fail-on", "never")
     assert [row[0] for row in sections(done)["tensors"]["rows"]] == ["x", "a", "masked", "y", ":out.y"]
@@ -404,7 +397,6 @@ def test_steps_that_never_come_are_told_of(trtdx, small):
     assert "no tap was captured" in done.stdout
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -438,7 +430,6 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(trtdx, monkeypatch):
     assert done.stderr == "interrupted; a generation goes on with --resume cap\n"
 
 
-@pytest.mark.heavy
 def test_another_model_that_goes_on_is_named(trtdx, tmp_path):
     trtdx("capture", TINY / "model.onnx", "--tokens", "5,17,42", "--new-tokens", "2", "--out", "cap")
     (tmp_path / "copy.onnx").write_bytes((TINY / "model.onnx").read_bytes())
@@ -480,7 +471,6 @@ def test_a_batch_is_replayed_on_another_engine(trtdx):
     assert sections(done)["replay"]["rows"][0][3] < 1e-5
 
 
-@pytest.mark.heavy
 def test_compare_ends_with_1_and_names_the_mistake(trtdx):
     pytest.importorskip("transformers")
     words = ("--tokens", "5 17 42 9 8 7", "--new-tokens", "2")
@@ -491,7 +481,6 @@ def test_compare_ends_with_1_and_names_the_mistake(trtdx):
     assert trtdx("compare", f"hf:{TINY}/model", "nothing").returncode == 2
 
 
-@pytest.mark.heavy
 def test_an_answer_is_printed_though_the_picture_cannot_be_written(trtdx):
     words = ("--tokens", "5 17 42", "--effort", "quick", "--plot", "/proc/drift.html")
     done = trtdx("compare", f"{TINY}/model.onnx", f"{TINY}/rotary-mistake.onnx", *words)
@@ -500,7 +489,6 @@ def test_an_answer_is_printed_though_the_picture_cannot_be_written(trtdx):
     assert "cannot write /proc/drift.html" in done.stderr
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("tap", "first", "fix"),
     [

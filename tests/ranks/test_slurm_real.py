@@ -11,7 +11,11 @@ import pytest
 from support.mpi import mpi_environment, needs_open_mpi
 from support.slurm import cluster_command, missing_for_slurm
 
-pytestmark = [needs_open_mpi, pytest.mark.skipif(bool(missing_for_slurm()), reason=missing_for_slurm())]
+pytestmark = [
+    pytest.mark.heavy,
+    needs_open_mpi,
+    pytest.mark.skipif(bool(missing_for_slurm()), reason=missing_for_slurm()),
+]
 TRTDX = f"{sys.executable} -m trtdx ranks"
 # What TensorRT-LLM's MpiPoolSession does.
 SPAWNER = """
@@ -42,7 +46,6 @@ def codes(text):
     return [finding["code"] for finding in json.loads(text)["findings"]]
 
 
-@pytest.mark.heavy
 def test_ranks_of_srun_are_judged_by_what_slurm_tells_them(cluster):
     pmix, none, pmi2 = cluster(
         f"{TRTDX} check --json --launcher 'srun --mpi=pmix -N2 -n3' --python {sys.executable}",
@@ -56,7 +59,6 @@ def test_ranks_of_srun_are_judged_by_what_slurm_tells_them(cluster):
     assert json.loads(none)["findings"][0]["fixes"][0]["command"].startswith("srun --mpi=pmix")
 
 
-@pytest.mark.heavy
 def test_the_smoke_test_passes_over_pmix_and_says_why_it_cannot_without(cluster):
     pmix, none = cluster(
         f"{TRTDX} smoke --json --launcher 'srun --mpi=pmix -N2 -n2' --size 64KiB --python {sys.executable}",
@@ -66,7 +68,6 @@ def test_the_smoke_test_passes_over_pmix_and_says_why_it_cannot_without(cluster)
     assert codes(none)[0] == "DX442"
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("plugin", ["none", "pmi2", "pmix"])
 def test_a_program_that_spawns_fails_in_a_step_and_the_proposed_launch_mends_it(plugin, cluster, tmp_path):
     program = tmp_path / "spawner.py"
@@ -84,7 +85,6 @@ def test_a_program_that_spawns_fails_in_a_step_and_the_proposed_launch_mends_it(
     assert "answer 6" in mended
 
 
-@pytest.mark.heavy
 def test_in_a_batch_job_ranks_of_mpirun_have_slurms_own_number_and_it_is_told_where_it_matters(cluster):
     check = f"{TRTDX} check --json --launcher 'mpirun --oversubscribe -n 2' --python {sys.executable}"
     # A batch script has SLURM_PROCID=0, and so have all ranks of its mpirun.
@@ -96,7 +96,6 @@ def test_in_a_batch_job_ranks_of_mpirun_have_slurms_own_number_and_it_is_told_wh
     assert codes(wrapped) == ["DX1308"]
 
 
-@pytest.mark.heavy
 def test_a_batch_script_that_was_written_runs(cluster, tmp_path):
     program = tmp_path / "ranks.py"
     program.write_text("from mpi4py import MPI\nprint('rank', MPI.COMM_WORLD.rank, 'of', MPI.COMM_WORLD.size)\n")

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 TRTDX = [sys.executable, "-m", "trtdx"]
 
 
@@ -44,7 +46,6 @@ def start(tmp_path, *command, options=(), **settings):
     return subprocess.Popen([*argv, "--", *command], **settings)
 
 
-@pytest.mark.heavy
 def test_standard_output_passes_byte_for_byte(supervise):
     script = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 5000); sys.stderr.write('told')"
     plain = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
@@ -53,12 +54,10 @@ def test_standard_output_passes_byte_for_byte(supervise):
     assert b"told" in done.stderr
 
 
-@pytest.mark.heavy
 def test_standard_input_reaches_the_command(supervise):
     assert supervise("cat", input=b"words\0and bytes\xff").stdout == b"words\0and bytes\xff"
 
 
-@pytest.mark.heavy
 def test_order_is_kept_where_both_streams_go_to_one_file(tmp_path):
     script = "import os\nfor i in range(200): os.write(1 + i % 2, b'%d\\n' % i)"
     with (tmp_path / "both").open("wb") as file:
@@ -68,13 +67,11 @@ def test_order_is_kept_where_both_streams_go_to_one_file(tmp_path):
     assert [line for line in lines if line.isdigit()] == [str(number) for number in range(200)]
 
 
-@pytest.mark.heavy
 def test_a_python_child_is_not_overtaken_by_its_shell(supervise):
     script = f"for i in 1 2 3; do echo $i; RANK=0 {sys.executable} -c 'print(\"python\")'; done"
     assert supervise("bash", "-c", script).stdout == b"1\npython\n2\npython\n3\npython\n"
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -15 $$", 143)]
 )
@@ -82,7 +79,6 @@ def test_the_status_is_the_commands_own(supervise, script, status):
     assert supervise("bash", "-c", script).returncode == status
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "mode", "status", "words"),
     [
@@ -101,7 +97,6 @@ def test_a_command_that_cannot_be_started_is_told_as_a_shell_tells_it(text, mode
     assert words in report_of(tmp_path)["findings"][0]["message"]
 
 
-@pytest.mark.heavy
 def test_closed_streams_stay_closed(tmp_path):
     script = (
         "import os; there = [os.path.exists('/proc/self/fd/%d' % n) for n in (0, 1, 2)]\n"
@@ -117,7 +112,6 @@ def test_closed_streams_stay_closed(tmp_path):
         assert out.read_text() == seen
 
 
-@pytest.mark.heavy
 def test_output_that_cannot_be_written_is_told(tmp_path):
     argv = [*TRTDX, "run", "--case", str(tmp_path / "case"), "--", "echo", "words"]
     with Path("/dev/full").open("wb") as full:
@@ -126,19 +120,16 @@ def test_output_that_cannot_be_written_is_told(tmp_path):
     assert b"what it printed could not be written (stdout: No space left on device)" in done.stderr
 
 
-@pytest.mark.heavy
 def test_the_report_is_written_on_success_and_says_nothing_is_wrong(supervise, tmp_path):
     supervise("true")
     assert report_of(tmp_path)["findings"] == []
 
 
-@pytest.mark.heavy
 def test_the_report_is_written_when_the_launcher_is_killed(supervise, tmp_path):
     supervise("bash", "-c", "kill -9 $$")
     assert report_of(tmp_path)["findings"][0]["code"] == "DX1260"
 
 
-@pytest.mark.heavy
 def test_a_signal_to_the_supervisor_reaches_the_command_once(tmp_path):
     script = "trap 'echo caught; exit 5' USR1; echo ready; while :; do sleep 0.05; done"
     process = start(tmp_path, "bash", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -148,7 +139,6 @@ def test_a_signal_to_the_supervisor_reaches_the_command_once(tmp_path):
     assert process.returncode == 5
 
 
-@pytest.mark.heavy
 def test_a_signal_to_the_group_reaches_the_command_once(tmp_path):
     script = "n=0; trap 'n=$((n+1)); echo $n' TERM; echo ready; for i in $(seq 30); do sleep 0.05; done"
     process = start(
@@ -159,7 +149,6 @@ def test_a_signal_to_the_group_reaches_the_command_once(tmp_path):
     assert process.communicate(timeout=60)[0] == b"1\n"
 
 
-@pytest.mark.heavy
 def test_the_job_goes_on_when_the_supervisor_is_killed(tmp_path):
     script = f"import time,os\nfor i in range(40): os.write(1, b'x' * 5000); time.sleep(0.05)\nopen({str(tmp_path / 'done')!r}, 'w')"
     process = start(tmp_path, sys.executable, "-c", script, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -171,7 +160,6 @@ def test_the_job_goes_on_when_the_supervisor_is_killed(tmp_path):
     wait_for((tmp_path / "done").exists)
 
 
-@pytest.mark.heavy
 def test_a_daemon_stays_and_does_not_delay_the_return(tmp_path):
     script = f"sleep 20 & echo $! > {tmp_path}/pid; echo started"
     begun = time.monotonic()
@@ -186,7 +174,6 @@ def test_a_daemon_stays_and_does_not_delay_the_return(tmp_path):
     process.stdout.close()
 
 
-@pytest.mark.heavy
 def test_what_ignores_sigterm_is_ended_and_nothing_is_left(tmp_path, supervise):
     script = (
         "import os,signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -198,7 +185,6 @@ def test_what_ignores_sigterm_is_ended_and_nothing_is_left(tmp_path, supervise):
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-@pytest.mark.heavy
 def test_a_hang_is_reported_and_the_job_left_alone(tmp_path):
     process = start(
         tmp_path, "sleep", "600", options=("--quiet-for", "1"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -209,7 +195,6 @@ def test_a_hang_is_reported_and_the_job_left_alone(tmp_path):
     assert process.wait(60) == 143
 
 
-@pytest.mark.heavy
 def test_bytes_read_and_heartbeats_are_progress(supervise, tmp_path):
     reading = "import time,os\nfor i in range(30): open('/proc/self/status').read(50); time.sleep(0.1)"
     beating = "import time,trtdx_agent\nfor i in range(30): trtdx_agent.step(); time.sleep(0.1)"
@@ -220,7 +205,6 @@ def test_bytes_read_and_heartbeats_are_progress(supervise, tmp_path):
         assert json.loads((tmp_path / "r.json").read_text())["findings"] == []
 
 
-@pytest.mark.heavy
 def test_a_silent_import_is_no_hang(supervise, tmp_path):
     (tmp_path / "slow_module.py").write_text("import time; time.sleep(5)")
     done = supervise(
@@ -229,7 +213,6 @@ def test_a_silent_import_is_no_hang(supervise, tmp_path):
     assert done.returncode == 0
 
 
-@pytest.mark.heavy
 def test_on_a_terminal_the_command_sees_a_terminal(tmp_path):
     script = "import os; print(os.isatty(0), os.isatty(1), os.isatty(2), os.get_terminal_size().columns)"
     supervisor, terminal = pty.openpty()
@@ -240,7 +223,6 @@ def test_on_a_terminal_the_command_sees_a_terminal(tmp_path):
     os.close(terminal)
 
 
-@pytest.mark.heavy
 def test_each_ranks_output_is_kept_apart(supervise, tmp_path):
     script = (
         "import os,subprocess,sys; r=os.environ['RANK']\n"
@@ -260,7 +242,6 @@ def test_each_ranks_output_is_kept_apart(supervise, tmp_path):
     assert merged.stdout.count("child of") == 3
 
 
-@pytest.mark.heavy
 def test_a_full_disk_or_a_closed_case_does_not_stop_the_command(supervise, tmp_path):
     script = f"import shutil,sys; shutil.rmtree('{tmp_path}/case/live'); print('still here'); sys.exit(4)"
     done = supervise(sys.executable, "-c", script)

@@ -20,6 +20,8 @@ pytest.importorskip("torch", reason="the reference is computed with it")
 pytest.importorskip("onnxscript", reason="torch exports with it")
 pytest.importorskip("transformers", reason="the decoder is Hugging Face's")
 
+pytestmark = pytest.mark.heavy
+
 pytest.register_assert_rewrite("onnx_generation")
 # An export takes long: the tests of generation are collected here, so that all share one.
 from support.onnx_generation import *  # noqa: E402, F403
@@ -50,7 +52,6 @@ def llama(tmp_path_factory):
 # Places
 
 
-@pytest.mark.heavy
 def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
     steps = list(generate_tokens(engine_of(llama.path), prompts(12), 2))
     for selector in (
@@ -64,7 +65,6 @@ def test_one_selector_is_the_same_places_on_torch_and_onnx(llama):
             np.testing.assert_allclose(our.tensor, their.tensor, **CLOSE, err_msg=our.place.name)
 
 
-@pytest.mark.heavy
 def test_every_module_of_torch_is_there(llama):
     steps = list(generate_tokens(engine_of(llama.path), prompts(12), 1))
     theirs, ours = seen_on_both(llama, "**", steps)
@@ -129,7 +129,6 @@ def test_a_selector_that_hits_nothing_names_what_is_near(llama):
 # Runs
 
 
-@pytest.mark.heavy
 def test_watching_everything_changes_nothing_without_optimisation(llama):
     feeds = llama_feeds()
     plain = engine_of(llama.path, optimisation="none").run(feeds)
@@ -146,7 +145,6 @@ def test_what_watching_changed_is_told(llama):
     assert "changed nothing" in engine_of(llama.path, "layers.*").tap_effect.note
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("optimisation", ["none", "all"])
 @pytest.mark.parametrize(
     ("selector", "budget", "parts"),

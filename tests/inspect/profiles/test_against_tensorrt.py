@@ -41,6 +41,8 @@ from trtdx.inspect.readers.onnx import profile_file
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
+pytestmark = pytest.mark.heavy
+
 HOST = RealHost()
 BOOK = load_book(HOST)
 CASES = 500
@@ -343,7 +345,6 @@ def told(case, verdict, errors):
     return f"{[node.op_type for node in case[0].graph.node]} {inputs} {case[1]}: TensorRT {verdict}; trtdx {[finding.message for finding in errors]}"
 
 
-@pytest.mark.heavy
 def test_trtdx_and_tensorrt_agree(judged):
     wrong = [
         told(case, verdict, errors)
@@ -355,7 +356,6 @@ def test_trtdx_and_tensorrt_agree(judged):
     assert wrong == []
 
 
-@pytest.mark.heavy
 def test_nothing_crashes_and_every_model_is_parsed(judged):
     assert not [verdict for _, verdict, _ in judged if verdict[0] in ("crashed", "not parsed")]
     assert sum(verdict[0] == "internal error" for _, verdict, _ in judged) < CASES / 50

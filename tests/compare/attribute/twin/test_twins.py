@@ -37,6 +37,8 @@ from trtdx.errors import InputError
 from trtdx.formats.onnx.places import module_calls, module_nodes
 from trtdx.host import RealHost
 
+pytestmark = pytest.mark.heavy
+
 torch = sys.modules["torch"]
 LAYER = "layers.1"
 QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7, 81, 33, 2, 61),), new_tokens=1)
@@ -65,7 +67,6 @@ def suspect_in(side, path):
     return Suspect(path, reference=side, reference_inputs=entering, candidate_outputs=leaving)
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("module", "kind"),
     [
@@ -89,7 +90,6 @@ def test_a_twin_gives_what_the_graph_gave(reference, module, kind):
     assert "made from" in found.description
 
 
-@pytest.mark.heavy
 def test_attention_and_rotary_embedding_are_led_where_mistakes_are_tried(reference):
     graph = load_graph(reference.spec.path)
     path = next(each for each in module_nodes(graph) if each.endswith(f"{LAYER}.self_attn"))
@@ -108,7 +108,6 @@ def test_what_does_not_give_the_references_values_is_not_used(reference):
         find_stand_in(suspect._replace(reference_inputs=off))
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     "name", ["epsilon", "weight transposed", "attention scale", "activation", "residual twice", "rotary base"]
 )
@@ -122,7 +121,6 @@ def test_a_mistake_in_an_onnx_file_is_named_beside_an_onnx_reference(book, llama
     assert "the files agree" in told
 
 
-@pytest.mark.heavy
 def test_a_tensorrt_reference_has_twins_too(book, llama_onnx, tmp_path):
     pytest.importorskip("tensorrt_rtx")
     bad, code, module = edited(llama_onnx, tmp_path / "bad.onnx", "attention scale", LAYER)
@@ -130,7 +128,6 @@ def test_a_tensorrt_reference_has_twins_too(book, llama_onnx, tmp_path):
     assert (finding.code, finding.where.module.endswith(module)) == (code, True)
 
 
-@pytest.mark.heavy
 def test_the_model_that_a_capture_names_is_used(book, tmp_path):
     host = RealHost()
     open_side(host, parse_side(host, f"hf:{TINY}/model"), QUESTION, tmp_path / "captured")

@@ -14,6 +14,8 @@ from trtdx.errors import InputError, UnknownNameError
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")
+
+pytestmark = pytest.mark.heavy
 SUM, PROD = trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.PROD
 
 
@@ -165,7 +167,6 @@ def test_an_assertion_that_fails_stops(net):
         net.run(x=np.array([1, 2]))
 
 
-@pytest.mark.heavy
 def test_values_nobody_needs_are_let_go(net):
     """A long chain holds a few values at a time, whatever its length."""
     tensor = net.input("x", (1000,))

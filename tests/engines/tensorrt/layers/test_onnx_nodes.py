@@ -17,6 +17,8 @@ pytest.importorskip("tensorrt_rtx", reason="networks are parsed with TensorRT's 
 pytest.importorskip("torch", reason="heavy layers are computed with torch")
 pytest.importorskip("onnx", reason="the tests are ONNX's own")
 
+pytestmark = pytest.mark.heavy
+
 WORKERS = 2
 KNOWN = {"onnx": "1.23.2", "tensorrt_rtx": "1.7.1.116"}  # the versions the numbers below hold for
 
@@ -83,14 +85,12 @@ def accepted(outcomes):
     return len(outcomes) - len(names_with(outcomes, "rejected", "crashed"))
 
 
-@pytest.mark.heavy
 def test_the_parser_takes_more_than_half(outcomes):
     assert accepted(outcomes) > len(outcomes) / 2
     if is_known():
         assert (len(outcomes), accepted(outcomes)) == (1884, 1013)
 
 
-@pytest.mark.heavy
 def test_all_that_is_parsed_can_be_computed(outcomes):
     failed = names_with(outcomes, "failed")
     assert {name: outcomes[name]["why"] for name in failed} == {}

@@ -18,6 +18,8 @@ from trtdx.inspect.readers import probe_path, read_artifact
 from trtdx.inspect.readers.onnx.external_data import leaves_folder
 from trtdx.inspect.readers.onnx.onnx_file import NEWEST_IR, NEWEST_OPSET, READER, read_onnx_file
 
+pytestmark = pytest.mark.heavy
+
 HOST = RealHost()
 
 
@@ -36,7 +38,6 @@ def llama():
     return read_onnx_file(HOST, str(make.exported_llama()))
 
 
-@pytest.mark.heavy
 def test_the_exported_llama_is_read_as_onnx_reads_it(llama):
     loaded = onnx.load(make.exported_llama(), load_external_data=False)
     assert llama.get("onnx.nodes") == len(loaded.graph.node)
@@ -53,7 +54,6 @@ def test_the_exported_llama_is_read_as_onnx_reads_it(llama):
     ]
 
 
-@pytest.mark.heavy
 def test_a_sound_model_has_no_faults(llama):
     faults = (
         "missing",
@@ -395,7 +395,6 @@ def bombs():
 BOMBS = dict(bombs())
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_end_soon_and_small(tmp_path, name):
     data = BOMBS[name]
@@ -409,7 +408,6 @@ def test_a_body_too_deep_is_told(tmp_path):
     assert "to a depth of 16" in artifact.unread[0]
 
 
-@pytest.mark.heavy
 def test_a_graph_larger_than_any_is_read_in_part(tmp_path):
     data = make.span(7, make.span(1, make.span(1, b"x") * 3) * 700_000)
     artifact = read_onnx_file(HOST, make.saved(tmp_path / "many.onnx", data))
