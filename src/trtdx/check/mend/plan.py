@@ -15,7 +15,7 @@ from trtdx.model import Fix, Section, Stage
 from trtdx.optional import is_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trtdx.check.view import EnvironmentView
     from trtdx.host import CommandResult, Host
@@ -68,8 +68,17 @@ def make_plan(host: Host, view: EnvironmentView, *, is_patient: bool = False) ->
     conflicts = [conflict for conflict in list_conflicts(view) if conflict.key in view.relevant or conflict.declared]
     if not conflicts or view.record.root:
         return None
-    wishes = list_wishes(view, conflicts)
-    resolver, done = _resolve(host, view, wishes, PATIENT_S if is_patient else QUICK_S)
+    timeout_s = PATIENT_S if is_patient else QUICK_S
+    plan = _try_wishes(host, view, list_wishes(view, conflicts), timeout_s)
+    others = list_wishes_of_others(view, conflicts)
+    if plan.is_proven or not plan.resolver or not others:
+        return plan
+    other_plan = _try_wishes(host, view, others, timeout_s)
+    return other_plan if other_plan.is_proven else plan
+
+
+def _try_wishes(host: Host, view: EnvironmentView, wishes: tuple[str, ...], timeout_s: float) -> MendingPlan:
+    resolver, done = _resolve(host, view, wishes, timeout_s)
     if not resolver:
         return MendingPlan(wishes, problem="neither uv nor pip is there to resolve it")
     if done.status != 0:
@@ -92,9 +101,40 @@ def list_wishes(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[s
         specifiers = [specifier for _, specifier in conflict.declared if specifier]
         if table.get(conflict.key):
             specifiers.append(table[conflict.key])
-        parts = dict.fromkeys(part.strip() for specifier in specifiers for part in specifier.split(","))
-        wanted_versions.append(f"{conflict.key}{','.join(sorted(parts))}")
+        wanted_versions.append(_wish(conflict.key, specifiers))
     return (*kept, *wanted_versions)
+
+
+def list_wishes_of_others(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[str, ...]:
+    """Return what to ask for when those who are not content must change: another version of them, and what all others require.
+
+    Empty where it is TensorRT-LLM that is not content: the release is what the user came for.
+    """
+    table = table_requirements(view)
+    movable = {copy.key: copy for conflict in conflicts for copy, _ in conflict.declared}
+    if "tensorrt-llm" in movable or not movable:
+        return ()
+    moved = [_wish(copy.name, [f"!={copy.version}", table.get(key, "")]) for key, copy in movable.items()]
+    contested = [conflict.key for conflict in conflicts if conflict.key not in movable]
+    return (
+        *moved,
+        *(_wish(key, [*_specifiers_of_others(view, key, movable), table.get(key, "")]) for key in contested),
+    )
+
+
+def _specifiers_of_others(view: EnvironmentView, key: str, movable: Mapping[str, object]) -> list[str]:
+    return [
+        str(requirement.specifier)
+        for distribution in view.in_force.values()
+        for requirement in view.requirements(distribution)
+        if distribution.key not in movable and canonical_name(requirement.name) == key
+    ]
+
+
+def _wish(name: str, specifiers: Sequence[str]) -> str:
+    """Return one requirement that is all of these."""
+    parts = dict.fromkeys(part.strip() for specifier in specifiers if specifier for part in specifier.split(","))
+    return f"{name}{','.join(sorted(parts))}"
 
 
 def _resolve(host: Host, view: EnvironmentView, wishes: tuple[str, ...], timeout_s: float) -> tuple[str, CommandResult]:
