@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from packaging.requirements import Requirement
 
 from trtdx.check.judges.requirements import Conflict, list_conflicts, meets, table_requirements
 from trtdx.check.nouns import canonical_name
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from trtdx.host import CommandResult, Host
     from trtdx.model import Report
 
+MOST_WISHES = 40
 QUICK_S, PATIENT_S = 20.0, 900.0  # for advice, and for what was asked for by name
 # A dead index must not keep anybody waiting.
 PIP_LIMITS = ("--retries", "0", "--timeout", "5", "--disable-pip-version-check", "--no-input")
@@ -46,6 +48,19 @@ class MendingPlan(NamedTuple):
     @property
     def is_proven(self) -> bool:
         return bool(self.resolver) and not self.problem
+
+
+class Objection(NamedTuple):
+    """An installed package that does not accept a version of the plan."""
+
+    requirer: str
+    name: str
+    specifier: str
+    version: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.requirer} requires {self.name}{self.specifier}, the plan has {self.version}"
 
 
 class _Resolved(msgspec.Struct):
@@ -78,14 +93,20 @@ def make_plan(host: Host, view: EnvironmentView, *, is_patient: bool = False) ->
 
 
 def _try_wishes(host: Host, view: EnvironmentView, wishes: tuple[str, ...], timeout_s: float) -> MendingPlan:
+    """Return what the resolver makes of the wishes; what others object to becomes a wish, while it can."""
     resolver, done = _resolve(host, view, wishes, timeout_s)
     if not resolver:
         return MendingPlan(wishes, problem="neither uv nor pip is there to resolve it")
     if done.status != 0:
         return MendingPlan(wishes, resolver=resolver, problem=_why_not(done))
     changes = _changes(view, done) if "uv" not in resolver else _changes_of_uv(view, done)
-    contradiction = find_contradiction(view, {canonical_name(name): version for name, _, version in changes})
-    return MendingPlan(wishes, changes, resolver, contradiction)
+    objection = find_objection(view, {canonical_name(name): version for name, _, version in changes})
+    if objection is None:
+        return MendingPlan(wishes, changes, resolver)
+    wished = {canonical_name(Requirement(wish).name) for wish in wishes}
+    if canonical_name(objection.name) in wished or len(wishes) >= MOST_WISHES:
+        return MendingPlan(wishes, changes, resolver, objection.text)
+    return _try_wishes(host, view, (*wishes, f"{objection.name}{objection.specifier}"), timeout_s)
 
 
 def list_wishes(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[str, ...]:
@@ -176,7 +197,7 @@ def _change(view: EnvironmentView, name: str, version: str) -> tuple[str, str, s
     return name, installed.version if installed else "", version
 
 
-def find_contradiction(view: EnvironmentView, changes: dict[str, str]) -> str:
+def find_objection(view: EnvironmentView, changes: dict[str, str]) -> Objection | None:
     """Return which installed package would not accept the new versions; a resolver only looks at what it is asked."""
     for distribution in view.in_force.values():
         if distribution.key in changes:
@@ -184,10 +205,8 @@ def find_contradiction(view: EnvironmentView, changes: dict[str, str]) -> str:
         for requirement in view.requirements(distribution):
             version = changes.get(canonical_name(requirement.name))
             if version and not meets(version, str(requirement.specifier)):
-                return (
-                    f"{distribution.title} requires {requirement.name}{requirement.specifier}, the plan has {version}"
-                )
-    return ""
+                return Objection(distribution.title, requirement.name, str(requirement.specifier), version)
+    return None
 
 
 def with_plan(report: Report, view: EnvironmentView, plan: MendingPlan | None) -> Report:
