@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.make_environments import compile_library, make_venv, set_architecture
+from support.make_environments import compile_library, make_venv, set_architecture, write_wheels
 from trtdx.check.collect import CheckQuestion, collect_environment, read_record
 from trtdx.check.facts.loader import parse_loader_cache
 from trtdx.check.facts.trials import PROBE, STARTER, parse_trial
@@ -120,6 +120,21 @@ def test_plan_that_the_index_cannot_fulfil_says_so(environment, check, monkeypat
     assert "not proven, because" in report.findings[0].fixes[0].text
     with pytest.raises(InputError, match="not proven"):
         check(environment, wishes=MendingWishes(lock=str(tmp_path / "lock.txt")))
+
+
+@pytest.mark.heavy
+def test_plan_changes_who_requires_where_no_version_fits_all(environment, check, monkeypatch, tmp_path):
+    environment.add("base", "5.0")
+    environment.add("keeper", "1.0", requires=("base>=5",))
+    environment.add("helper", "2.0", requires=("base>=4",))
+    write_wheels(environment, tmp_path / "wheels")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    shutil.rmtree(environment.site / "helper-2.0.dist-info")
+    environment.add("helper", "1.0", requires=("base<4",))
+    report = check(environment, wishes=MendingWishes(resolves=True))
+    assert report.sections[0].rows == (("helper", "1.0", "2.0"),)
+    assert "proven with" in report.findings[0].fixes[0].text
 
 
 @pytest.mark.heavy
