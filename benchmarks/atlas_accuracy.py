@@ -18,7 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 from trtdx.diagnose.raised_in import places_to_show
 from trtdx.knowledge.atlas import LocatedLine, message_atlas
 from trtdx.knowledge.release_estimate import estimate_release, stated_in_line

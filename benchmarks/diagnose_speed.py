@@ -246,7 +246,7 @@ def main() -> None:
             "import sys, time\n"
             "from pathlib import Path\n"
             "from trtdx.diagnose.matcher import Matcher\n"
-            "from trtdx.diagnose.sources import open_sources\n"
+            "from trtdx.diagnose.logs.sources import open_sources\n"
             "from trtdx.host import RealHost\n"
             "from trtdx.knowledge.load import load_book\n"
             "from trtdx.redact import redact_secrets\n"

@@ -16,8 +16,8 @@ import msgspec
 
 from trtdx.cli.main import app
 from trtdx.compare.report.comparison_report import ComparisonReport
+from trtdx.diagnose.logs.sources import open_sources as find_sources
 from trtdx.diagnose.run import diagnose_sources
-from trtdx.diagnose.sources import open_sources as find_sources
 from trtdx.host import RealHost
 from trtdx.inspect.agreements import agreement_table
 from trtdx.knowledge.load import load_book

@@ -80,9 +80,9 @@ def diagnose(
     Raises:
         TrtdxError: nothing can be read; its `fix` says what to do.
     """
+    from trtdx.diagnose.logs.sources import open_sources
     from trtdx.diagnose.run import diagnose_sources as diagnose_sources
     from trtdx.diagnose.run import source_from_text
-    from trtdx.diagnose.sources import open_sources
     from trtdx.errors import InputError
     from trtdx.host import RealHost
     from trtdx.knowledge.load import load_book

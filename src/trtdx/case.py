@@ -236,7 +236,7 @@ def parse_records(data: bytes) -> list[CaseRecord]:
 def _parse_record(line: bytes) -> CaseRecord | None:
     try:
         return msgspec.json.decode(line, type=CaseRecord)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 BLUE, ORANGE, RED, GREEN = "#2f81d6", "#c8701a", "#d64545", "#2e9e5b"  # seen on white and on black
 VIOLET, GREY, OLIVE, TEAL = "#8250df", "#57606a", "#b08800", "#1b7c83"
-PALETTE = (BLUE, ORANGE, GREEN, RED, VIOLET, GREY, OLIVE, TEAL)
+PINK, BROWN, LIME, NAVY = "#c2418f", "#8a5a3b", "#6a9a1f", "#4a5fc1"
+PALETTE = (BLUE, ORANGE, GREEN, RED, VIOLET, GREY, OLIVE, TEAL, PINK, BROWN, LIME, NAVY)
 
 
 class Curve(msgspec.Struct, frozen=True):

@@ -73,7 +73,7 @@ def test_the_order_of_files_does_not_change_the_report(texts, rng):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EXAMPLES), st.integers(1, 64))
 def test_the_size_of_blocks_does_not_change_the_findings(text, size):
-    from trtdx.diagnose.sources import LogSource
+    from trtdx.diagnose.logs.sources import LogSource
 
     data = text.encode()
     cut = LogSource("log", lambda: (data[at : at + size] for at in range(0, len(data), size)))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 
 
 def output(*command, cwd=None, env=None):

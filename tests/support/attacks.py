@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import random
+import resource
+import shlex
 import shutil
+import time
 import traceback
 from pathlib import Path
 
+from click.exceptions import ClickException
+
 from support.hostile_lines import hostile_lines
-from support.make_engine import make_engine
-from support.make_hf import make_hf_model
-from support.make_triton import make_llm_args, make_triton
 from support.mutations import mutate_file, mutate_folder
+from support.readable_artifacts import COMMANDS, make_artifacts
 from support.secrets import bare_secrets, forms_of_bare, forms_of_named, named_secrets
-from trtdx import api
+from trtdx.cli.main import app
 from trtdx.diagnose.run import diagnose_sources, source_from_text
 from trtdx.errors import TrtdxError
 from trtdx.host import RealHost
@@ -21,52 +27,63 @@ from trtdx.knowledge.load import load_book
 from trtdx.redact import redact_report, redact_secrets
 from trtdx.render import render_json, render_text
 
-ROOT = Path(__file__).parent.parent.parent
-SMALL = {  # files are copied for every round
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 16,
-}  # fmt: skip
-COMMAND = "#!/bin/sh\nexport HF_HOME=/m\nmpirun -n 2 trtllm-serve /m/model --tp_size 2 --max_batch_size 8 --port 8000\n"
-
-
-def make_seeds(folder: Path) -> None:
-    """Write one artifact of each kind that `inspect`, `memory` and `diagnose` read."""
-    make_hf_model(folder / "model", shards=1, **SMALL)
-    make_engine(folder / "engine", **SMALL)
-    make_triton(folder / "triton", str(folder / "engine"), str(folder / "model"))
-    make_llm_args(folder / "args.yaml")
-    shutil.copy(ROOT / "examples/tiny/rotary-mistake.onnx", folder / "model.onnx")
-    (folder / "serve.sh").write_text(COMMAND)
-    logs = sorted(path for path in (ROOT / "examples/logs").rglob("*") if path.is_file())
-    shutil.copy(logs[0], folder / "server.log")
+MOST_SECONDS = 20.0  # of processor time for one command
+MOST_BYTES = 300 << 20  # that one command may take beyond what the process had taken before
 
 
 def attack_artifacts(folder: Path, seed: int, rounds: int):
-    """Mutate artifacts and read them; yield every error that is not for the user."""
+    """Mutate artifacts of every kind and have every command read them; yield what breaks."""
     rng = random.Random(seed)
     pristine = folder / "pristine"
     pristine.mkdir(parents=True, exist_ok=True)
-    make_seeds(pristine)
-    names = sorted(path.name for path in pristine.iterdir())
+    make_artifacts(pristine)
     for number in range(rounds):
-        name, work = rng.choice(names), folder / f"round{number}"
-        target = work / name
-        work.mkdir()
-        if (pristine / name).is_dir():
-            shutil.copytree(pristine / name, target)
-            mutated = mutate_folder(target, rng)
-        else:
-            shutil.copy(pristine / name, target)
-            mutate_file(target, rng)
-            mutated = name
-        asks = [lambda target=target: api.diagnose(str(target))] if name.endswith(".log") else [
-            lambda target=target: api.inspect(str(target), show=["all"]),
-            lambda target=target: api.memory(str(target), gpu="H100"),
-        ]  # fmt: skip
-        problems = [problem for ask in asks if (problem := problem_of(ask))]
+        name, work = rng.choice(sorted(COMMANDS)), folder / f"round{number}"
+        mutated = copy_mutated(pristine, work, name, rng)
+        problems = [
+            problem for words in COMMANDS[name] if (problem := problem_of_command(words.replace("{}", name), work))
+        ]
         if not problems:
             shutil.rmtree(work)
         yield from (f"seed {seed} round {number}: {name} with {mutated}: {problem}" for problem in problems)
+
+
+def copy_mutated(pristine: Path, work: Path, name: str, rng: random.Random) -> str:
+    """Put an artifact with something wrong in it into a folder of its own; return what was changed."""
+    work.mkdir()
+    shutil.copy(pristine / "server.log", work)
+    if (pristine / name).is_dir():
+        shutil.copytree(pristine / name, work / name)
+        return mutate_folder(work / name, rng)
+    shutil.copy(pristine / name, work)
+    mutate_file(work / name, rng)
+    return name
+
+
+def problem_of_command(words: str, folder: Path) -> str:
+    """Return what a command line broke on, or took too long or too much memory for; run in this process."""
+    os.environ["TRTDX_STORE"] = str(folder / "store.sqlite")
+    begin, before, home = time.thread_time(), resident_peak(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            app(shlex.split(words), prog_name="trtdx", standalone_mode=False)
+        problem = ""
+    except (TrtdxError, ClickException, SystemExit):
+        problem = ""
+    except Exception:
+        problem = traceback.format_exc().strip()[-1500:]
+    finally:
+        os.chdir(home)
+    if (seconds := time.thread_time() - begin) > MOST_SECONDS:
+        problem += f" took {seconds:.1f} s"
+    if (grown := resident_peak() - before) > MOST_BYTES:
+        problem += f" took {grown >> 20} MiB more"
+    return f"{words}: {problem}" if problem else ""
+
+
+def resident_peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def problem_of(ask) -> str:

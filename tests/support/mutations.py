@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import sqlite3
 import zipfile
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -116,7 +119,45 @@ def mutate_archive(data: bytes, rng: random.Random) -> bytes:
     return packed.getvalue()
 
 
+def mutate_gzip(data: bytes, rng: random.Random) -> bytes:
+    """Return a compressed file of other bytes, or a damaged one."""
+    return gzip.compress(mutate_json(gzip.decompress(data), rng)) if rng.random() < 0.5 else mutate_bytes(data, rng)
+
+
+ODD_CELLS = [None, -1, 2**63 - 1, -(2**63), 1e308, float("inf"), "", "x", "\ud83d", b"\xff\xfe", "x" * 5000, 0]
+
+
+def mutate_database(data: bytes, rng: random.Random) -> bytes:
+    """Return an SQLite file with odd cells, without a table or column, or with a view in a table's place."""
+    with closing(sqlite3.connect(":memory:")) as base:
+        base.deserialize(data)
+        tables = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for _ in range(rng.randint(1, 3)):
+            with suppress(sqlite3.Error, UnicodeEncodeError, IndexError):
+                _mutate_table(base, rng.choice(tables), rng)
+        base.commit()
+        return base.serialize()
+
+
+def _mutate_table(base: sqlite3.Connection, table: str, rng: random.Random) -> None:
+    columns = [row[1] for row in base.execute(f"PRAGMA table_info({table})")]
+    column, kind = rng.choice(columns), rng.random()
+    if kind < 0.6:
+        base.execute(f"UPDATE {table} SET {column} = ? WHERE rowid % ? = 0", (rng.choice(ODD_CELLS), rng.randint(1, 3)))
+    elif kind < 0.75:
+        base.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    elif kind < 0.85:
+        base.execute(f"DROP TABLE {table}")
+    else:
+        names = ", ".join(f"n AS {name}" for name in columns)
+        base.execute(f"DROP TABLE {table}")
+        base.execute(
+            f"CREATE VIEW {table} AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT {names} FROM c"
+        )
+
+
 MUTATORS = {
+    ".sqlite": mutate_database, ".gz": mutate_gzip, ".npz": mutate_archive, ".md": mutate_lines, ".toml": mutate_lines,
     ".json": mutate_json, ".jsonl": mutate_lines, ".safetensors": mutate_safetensors, ".yaml": mutate_lines, ".sh": mutate_lines,
     ".pbtxt": mutate_lines, ".log": mutate_lines, ".trtdx": mutate_archive, ".onnx": mutate_bytes, ".engine": mutate_bytes,
 }  # fmt: skip
@@ -128,7 +169,7 @@ def mutate_file(path: Path, rng: random.Random) -> None:
     data = path.read_bytes()
     try:
         path.write_bytes(mutate(data, rng))
-    except (ValueError, RecursionError, zipfile.BadZipFile):
+    except (ValueError, RecursionError, zipfile.BadZipFile, AttributeError):  # Python 3.10 cannot deserialize databases
         path.write_bytes(mutate_bytes(data, rng))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -52,7 +54,7 @@ def test_a_damaged_event_is_left_out_and_counted(tmp_path):
     path.write_bytes(path.read_bytes().replace(b'"ts": 50,', b'"ts": 5x0,'))
     table = read_chrome_trace(RealHost(), str(path))
     assert len(table) == 99
-    assert "1 damaged" in table.problems[0]
+    assert table.skipped == 1
 
 
 def test_names_that_are_not_utf8_are_read(tmp_path):
@@ -160,3 +162,42 @@ def test_steps_of_a_device_trace(tmp_path):
     (timeline,) = analyse_files(RealHost(), [str(write_kineto(tmp_path / "t.json", events))]).timelines
     assert timeline.has_device
     assert [step.phase for step in timeline.steps] == ["decode"] * 6
+
+
+def test_a_view_that_never_ends_is_not_asked(tmp_path):
+    """A view or a virtual table of an export is a program of whoever wrote the file."""
+    path = write_nsight(tmp_path / "report.sqlite", kernels=[(0, 5_000, "gemm", 1)])
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("DROP TABLE CUPTI_ACTIVITY_KIND_RUNTIME")
+        base.execute(
+            "CREATE VIEW CUPTI_ACTIVITY_KIND_RUNTIME AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) "
+            "SELECT n AS start, n AS end, n AS globalTid, n AS correlationId, 1 AS nameId FROM c"
+        )
+        base.commit()
+    (table,) = read_recordings(RealHost(), [str(path)]).tables
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize("value", [None, "x", b"\xff", 9.9e300])
+def test_times_that_are_none_are_left_out_of_an_export_and_counted(tmp_path, value):
+    path = write_nsight(tmp_path / "report.sqlite", kernels=[(0, 5_000, "gemm", 1), (9_000, 9_500, "gemm", 2)])
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = ? WHERE rowid = 1", (value,))
+        base.commit()
+    recordings = read_recordings(RealHost(), [str(path)])
+    assert len(recordings.tables[0]) == 1
+    assert "1 damaged" in recordings.problems[0]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [{"computeMs": 1, "startEnqMs": "x"}],
+        [{"name": "gemm", "averageMs": {}}],
+        {"performance": 1, "request_info": []},
+        [{"iterLatencyMS": 1, "iter": "x", "kvCacheStats": 7}],
+    ],
+)
+def test_records_of_the_wrong_kind_break_nothing(tmp_path, document):
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    read_recordings(RealHost(), [str(tmp_path / "x.json")])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.cases.fingerprints import line_fingerprint
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 from trtdx.errors import CaseError
 from trtdx.knowledge.page_format import format_page
 from trtdx.rule import RuleKind

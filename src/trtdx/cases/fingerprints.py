@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from trtdx.cases.nouns import SearchHit
     from trtdx.cases.store import CaseStore
-    from trtdx.diagnose.sources import LogSource
+    from trtdx.diagnose.logs.sources import LogSource
     from trtdx.host import Host
     from trtdx.rule import RuleBook
 
@@ -55,8 +55,8 @@ def search_logs(
     host: Host, store: CaseStore | None, book: RuleBook, paths: Sequence[str], *, limit: int
 ) -> list[SearchHit]:
     """Return what is like the problem in logs."""
+    from trtdx.diagnose.logs.sources import open_sources
     from trtdx.diagnose.run import diagnose_sources
-    from trtdx.diagnose.sources import open_sources
 
     windows = [_LogWindow(source) for source in open_sources(host, paths)[0]]
     report = diagnose_sources([window.source for window in windows], book)
@@ -94,7 +94,7 @@ class _LogWindow:
     @property
     def text(self) -> str:
         """What was kept, cleaned as what goes into the store is."""
-        from trtdx.diagnose.lines import clean_blocks
+        from trtdx.diagnose.logs.lines import clean_blocks
 
         data = bytes(self._start + self._end)
         return redact_secrets(b"".join(clean_blocks(iter([data]))).decode("utf-8", "replace"))

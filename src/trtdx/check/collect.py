@@ -126,7 +126,7 @@ def run_probe(host: Host, interpreter: str, timeout_s: float) -> tuple[PythonEnv
         return None, done
     try:
         return _redacted(msgspec.json.decode(text.strip(), type=PythonEnvironment)), done
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None, done
 
 
@@ -228,7 +228,7 @@ def read_record(host: Host, path: str) -> EnvironmentRecord:
         data = stream.read() if path == "-" else _read_all(stream)
     try:
         record = msgspec.json.decode(data, type=EnvironmentRecord)
-    except msgspec.DecodeError as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise InputError(
             f"{path} is not a recorded check: {err}", fix="write one with: trtdx check --save FILE"
         ) from err

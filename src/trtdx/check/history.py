@@ -67,7 +67,7 @@ def changes_since_good(host: Host, view: EnvironmentView) -> Section:
     try:
         with host.open(history_path(host, view)) as stream:
             good = msgspec.json.decode(stream.read(), type=GoodCheck)
-    except (InputError, msgspec.DecodeError):
+    except (InputError, msgspec.DecodeError, UnicodeDecodeError):
         note = "no good check of this environment has been kept yet; the next one without errors and warnings is"
         return Section("since", "Changed since the last good check", ("what", "was", "is", "when"), (), note=note)
     rows = tuple(_changes(view, good))

@@ -84,8 +84,8 @@ def _diagnose_whole(
     """Diagnose logs that have ended, print the report and end."""
     from trtdx.cli.progress import show_reading
     from trtdx.cli.saving import open_case
+    from trtdx.diagnose.logs.sources import LogSource, open_sources
     from trtdx.diagnose.run import diagnose_sources
-    from trtdx.diagnose.sources import LogSource, open_sources
     from trtdx.errors import InputError
     from trtdx.memory.logs.diagnose_hook import with_memory_figures
     from trtdx.redact import make_redactor

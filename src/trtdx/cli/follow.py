@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trtdx.cli.output import Color, wants_color, write_output
-from trtdx.diagnose.follow import Follower
+from trtdx.diagnose.logs.follow import Follower
 from trtdx.errors import InputError
 from trtdx.memory.logs.diagnose_hook import with_memory_figures
 from trtdx.redact import make_redactor

@@ -10,6 +10,7 @@ import typer
 
 from trtdx.cli.groups import OptionGroup, refuse_pair
 from trtdx.cli.options import FindingOptions, MachineOptions, ReportOptions, emit_report
+from trtdx.cli.saving import SaveFlag, store_report
 from trtdx.host import RealHost
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def inspect_artifacts(
     ] = "",
     shapes: ShapesOption = None,
     command_line: CommandOption = None,
+    save: SaveFlag = False,
 ) -> None:
     """Say what is in these artifacts, whether they take your requests, and what disagrees with what."""
     from trtdx.cli.progress import WatchedHost, show_reading
@@ -140,4 +142,6 @@ def inspect_artifacts(
             shape_logs=tuple(shapes or ()),
         )
         report = inspect_artifacts(host, question, findings.load_rules(host))
+    if save:
+        store_report(RealHost(), "inspect", report)
     emit_report(report, output, findings)

@@ -18,7 +18,7 @@ from trtdx.host import RealHost
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from trtdx.diagnose.sources import LogSource
+    from trtdx.diagnose.logs.sources import LogSource
     from trtdx.host import Host
     from trtdx.model import Report
 
@@ -66,7 +66,7 @@ class CaseKeeper:
 
     def keep_blocks(self, source: LogSource) -> Iterator[bytes]:
         """Yield the source's blocks; what is kept is cleaned first, so that nothing hides a secret from redaction."""
-        from trtdx.diagnose.lines import clean_blocks
+        from trtdx.diagnose.logs.lines import clean_blocks
 
         return self._case.copy_log(source.name, clean_blocks(source.blocks())) if self._case else source.blocks()
 
@@ -127,8 +127,8 @@ def store_report(host: Host, tool: str, report: Report, attachments: Iterable[tu
 
 def read_attachments(host: Host, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the logs behind paths by name, each as far as a case keeps it."""
-    from trtdx.diagnose.lines import clean_blocks
-    from trtdx.diagnose.sources import open_sources
+    from trtdx.diagnose.logs.lines import clean_blocks
+    from trtdx.diagnose.logs.sources import open_sources
 
     for source in open_sources(host, [path for path in paths if path != "-"])[0] if paths else ():
         kept = bytearray()

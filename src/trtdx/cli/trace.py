@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trtdx.cli.groups import refuse_pair
-from trtdx.cli.memory_options import ServingFlags, SetupOptions, make_flag
+from trtdx.cli.memory.options import ServingFlags, SetupOptions, make_flag
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import require_packages

@@ -37,9 +37,11 @@ def view_cases(
     ] = 0,
 ) -> None:
     """Show cases in a browser, from a server on this machine that only the printed address opens."""
+    from trtdx.ui.pages import CasePages
     from trtdx.ui.server import serve_cases
     from trtdx.ui.shelves import FolderShelf, StoreShelf
 
     host = RealHost()
     shelf = FolderShelf(host, paths) if paths else StoreShelf(host)
-    serve_cases(shelf, port, announce=lambda address: print(address, file=sys.stderr, flush=True))  # noqa: T201
+    pages = CasePages(host, shelf)
+    serve_cases(pages, port, announce=lambda address: print(address, file=sys.stderr, flush=True))  # noqa: T201

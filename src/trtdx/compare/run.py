@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from trtdx.capture.store.format import CaptureError
 from trtdx.compare.align.align import Alignment, align_sides
 from trtdx.compare.align.mapping import read_mapping
 from trtdx.compare.align.modules_by_weight import modules_by_weights
@@ -55,14 +53,15 @@ from trtdx.compare.report.refusals import find_other_architecture, refused_weigh
 from trtdx.compare.sides.disk_budget import DiskBudget
 from trtdx.compare.sides.rerun import read_captured_feeds
 from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec, check_question, open_side, parse_side
+from trtdx.compare.sides.working_folder import working_folder
 from trtdx.engines.torch.hugging_face import RefusedWeightsError
-from trtdx.errors import InputError, MissingExtraError, TrtdxError
+from trtdx.errors import MissingExtraError, TrtdxError
 from trtdx.formats.onnx.module_names import known_modules
 from trtdx.model import Severity, Summary
 from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from trtdx.compare.attribute.files.constant_causes import FileCause
     from trtdx.compare.judge.tolerance import Tolerances
@@ -398,23 +397,3 @@ def _repeat_command(plan: ComparisonPlan) -> str:
     words += ["--inputs", question.inputs] if question.inputs else []
     words += ["--map", plan.mapping] if plan.mapping else []
     return shlex.join(words)
-
-
-@contextmanager
-def working_folder(keep: str) -> Iterator[Path]:
-    """Give a folder for what is captured on the way."""
-    if keep:
-        try:
-            Path(keep).mkdir(parents=True, exist_ok=True)
-        except OSError as err:
-            raise InputError(f"cannot write to {keep}: {err.strerror or err}") from err
-        yield Path(keep)
-        return
-    with tempfile.TemporaryDirectory(prefix="trtdx-compare-") as folder:
-        try:
-            yield Path(folder)
-        except CaptureError as err:
-            if folder not in err.message:
-                raise
-            fix = f"free some space in {Path(folder).parent}, or name a folder with room: --keep DIR"
-            raise CaptureError(err.message, fix=fix) from err  # what is there is removed: nothing to go on with

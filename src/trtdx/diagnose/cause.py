@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trtdx.diagnose.clock import align_clocks, event_time
 from trtdx.diagnose.line_matches import COUNTED_MATCHES
+from trtdx.diagnose.logs.clock import align_clocks, event_time
 from trtdx.diagnose.nouns import RuleMatch
 from trtdx.diagnose.scope import JobScope, MatchIndex, can_produce, event_distance, scope_from_sources
 from trtdx.knowledge.literals import is_vague

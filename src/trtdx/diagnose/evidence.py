@@ -18,7 +18,7 @@ from packaging.version import Version
 from trtdx.cpu_limit import TimedSearches
 from trtdx.diagnose.cause import ERROR_LEVELS
 from trtdx.diagnose.line_matches import SALIENT
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 from trtdx.diagnose.raised_in import trace_origins
 from trtdx.diagnose.unknown import COMPLAINT, is_spoken
 from trtdx.knowledge.inventory import product_releases

@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from trtdx.cpu_limit import CpuLimit, OutOfTimeError
-from trtdx.diagnose.lines import LogSegment, decode_text
+from trtdx.diagnose.logs.lines import LogSegment, decode_text
+from trtdx.diagnose.logs.prefixes import PeeledLine, peel_line
 from trtdx.diagnose.memory_lines import BLOCK_HEAD, BLOCK_LINES, MAX_MEMORY_LINES, mentions_memory
 from trtdx.diagnose.nouns import LogEvent, LogRegex, RuleMatch, SourceFacts
-from trtdx.diagnose.prefixes import PeeledLine, peel_line
 from trtdx.diagnose.scan import count_newlines
 from trtdx.rule import RuleKind
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import TypeVar
 
-    from trtdx.diagnose.flood_limits import WorkBudget
+    from trtdx.diagnose.logs.flood_limits import WorkBudget
 
     _Found = TypeVar("_Found")
 

@@ -10,12 +10,12 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from trtdx.diagnose.flood_limits import WORK_PER_BYTE, HitRation, WorkBudget
 from trtdx.diagnose.line_matches import LineMatcher
-from trtdx.diagnose.lines import LogSegment, decode_text, split_segments
+from trtdx.diagnose.logs.flood_limits import WORK_PER_BYTE, HitRation, WorkBudget
+from trtdx.diagnose.logs.lines import LogSegment, decode_text, split_segments
+from trtdx.diagnose.logs.read_ahead import read_ahead
 from trtdx.diagnose.memory_lines import MEMORY_TEXTS
 from trtdx.diagnose.nouns import LogRegex, SourceFacts
-from trtdx.diagnose.read_ahead import read_ahead
 from trtdx.diagnose.scan import PythonScanner, TextScanner, count_newlines, make_scanner
 from trtdx.knowledge.literals import STRIDE, is_vague
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trtdx.knowledge.literals import all_required, compile_pattern, required_texts
 
 if TYPE_CHECKING:
-    from trtdx.diagnose.prefixes import PeeledLine
+    from trtdx.diagnose.logs.prefixes import PeeledLine
     from trtdx.rule import LogPattern, Rule
 
 _NEGATED_CLASS = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")  # "[^\n]" keeps a pattern inside its line

@@ -12,10 +12,10 @@ import msgspec
 from trtdx.diagnose.calibrate import calibrated_confidence
 from trtdx.diagnose.cause import findings_from
 from trtdx.diagnose.evidence import EVIDENCE_BYTES, findings_from_evidence, place_findings
+from trtdx.diagnose.logs.sources import LogSource
 from trtdx.diagnose.matcher import Matcher
 from trtdx.diagnose.printed_deployment import add_findings, findings_from_deployment
 from trtdx.diagnose.raised_in import NO_ORIGINS, add_origins, explain_unknown, release_mismatch, trace_origins
-from trtdx.diagnose.sources import LogSource
 from trtdx.diagnose.traceback_end import OUT_OF_STEP_CODE, findings_from_place, findings_from_traceback
 from trtdx.diagnose.unknown import (
     DESCRIPTION_BYTES,

@@ -9,9 +9,9 @@ import msgspec
 
 from trtdx.cpu_limit import TimedSearches
 from trtdx.diagnose.cause import ERROR_LEVELS, QUIET_LEVELS, event_place
-from trtdx.diagnose.clock import event_time
 from trtdx.diagnose.line_matches import EXCEPTION
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.clock import event_time
+from trtdx.diagnose.logs.prefixes import peel_line
 from trtdx.diagnose.similar_rules import SimilarRule, similarity_index
 from trtdx.model import Evidence, Finding, Fix, Severity, Stage
 from trtdx.rule import RuleKind

@@ -39,6 +39,7 @@ def serve_http(server: MCPServer[Any], *, port: int, token: str, announce: Calla
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
+        listener.listen()  # before the address is announced: who connects at once waits, and is not refused
         bound = listener.getsockname()[1]
         hosts = [f"{name}:{bound}" for name in (LOOPBACK, "localhost")]
         security = TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[])

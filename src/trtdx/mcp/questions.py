@@ -20,8 +20,8 @@ MAX_TEXT = 4 << 20
 
 def diagnose_logs(host: ConfinedHost, book: RuleBook, paths: Sequence[str], text: str) -> Report:
     """Return the root cause of logs."""
+    from trtdx.diagnose.logs.sources import open_sources
     from trtdx.diagnose.run import diagnose_sources, source_from_text
-    from trtdx.diagnose.sources import open_sources
     from trtdx.memory.logs.diagnose_hook import with_memory_figures
 
     if not paths and not text:

@@ -144,7 +144,7 @@ class AssistantTools:
         except TrtdxError as err:
             return _refusal(err)
         data = plain_data(hits)
-        return _answer(hits_text(data), {"hits": data, "notice": NOTICE})
+        return _tool_result(hits_text(data), {"hits": data, "notice": NOTICE})
 
     async def explain(
         self, code: Annotated[str, Field(description="A code or slug, such as DX400.")]
@@ -155,7 +155,7 @@ class AssistantTools:
         except TrtdxError as err:
             return _refusal(err)
         data = {"code": rule.code, "slug": rule.slug, "title": rule.title, "page": rule.body[:20_000]}
-        return _answer(f"{rule.code}: {rule.title}. {rule.why}", data)
+        return _tool_result(f"{rule.code}: {rule.title}. {rule.why}", data)
 
     async def more(self, cursor: Annotated[str, Field(description="next_cursor of an answer.")]) -> CallToolResult:
         """Give the next page of an answer."""
@@ -163,7 +163,7 @@ class AssistantTools:
             page, following = self._answers.page(cursor)
         except TrtdxError as err:
             return _refusal(err)
-        return _page_answer(page, following)
+        return _result_from_page(page, following)
 
     async def _report(self, roots: ListRootsResult, ask: Callable[..., Report], **values: Any) -> CallToolResult:
         host = self._host(roots)
@@ -173,7 +173,7 @@ class AssistantTools:
             return _refusal(err)
         pages = pages_of_report(report)
         name = self._answers.keep(pages)
-        return _page_answer(pages[0], f"{name}.1" if name else None)
+        return _result_from_page(pages[0], f"{name}.1" if name else None)
 
     def _host(self, roots: ListRootsResult) -> ConfinedHost:
         """Return what may be read: the roots of the command line, else those that the client names."""
@@ -189,12 +189,12 @@ class AssistantTools:
         return "\n".join(f"{rule.code} {rule.slug}: {rule.title}" for rule in self._book)
 
 
-def _answer(text: str, data: dict[str, Any], *, is_error: bool = False) -> CallToolResult:
+def _tool_result(text: str, data: dict[str, Any], *, is_error: bool = False) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=data, is_error=is_error)
 
 
-def _page_answer(page: dict[str, Any], following: str | None) -> CallToolResult:
-    return _answer(report_text(page, following), {"report": page, "next_cursor": following, "notice": NOTICE})
+def _result_from_page(page: dict[str, Any], following: str | None) -> CallToolResult:
+    return _tool_result(report_text(page, following), {"report": page, "next_cursor": following, "notice": NOTICE})
 
 
 def _refusal(err: TrtdxError) -> CallToolResult:

@@ -125,7 +125,7 @@ def _read_recording(host: Host, path: str) -> ProbedJob:
     if data.lstrip()[:1] == b"{":
         try:
             return msgspec.json.decode(data, type=ProbedJob, strict=False)
-        except (msgspec.ValidationError, msgspec.DecodeError) as err:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
             raise InputError(f"{path} is no recording of probes: {err}", fix="trtdx ranks check --save FILE") from err
     documents = parse_marked(PROBE_MARK, data.decode("utf-8", "replace"))
     probes = tuple(probe for probe in map(_read_probe, documents) if probe is not None)

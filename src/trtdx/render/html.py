@@ -10,7 +10,7 @@ import base64
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trtdx.render.markdown import is_command
 from trtdx.render.svg import draw_picture
@@ -31,34 +31,49 @@ MOST_ROWS = 2000  # of a table; whoever wants more asks for JSON
 MOST_CELL = 4000
 
 
-def render_html(report: Report, *, subject: str = "", logs: Sequence[Markup] = (), home: str = "") -> str:
+class PageLink(NamedTuple):
+    """A way from one served page to another."""
+
+    address: str
+    text: str
+
+
+def render_html(
+    report: Report, *, subject: str = "", logs: Sequence[Markup] = (), links: Sequence[PageLink] = ()
+) -> str:
     """Return a report as a whole page.
 
     Args:
         report: what is shown, without secrets already.
         subject: what it is about, for the head of the page: a case, a command.
         logs: parts of logs to show below the findings, as markup.
-        home: where the page that lists all others is; empty for a page that stands alone.
+        links: the other pages of a served case; none for a page that stands alone.
     """
-    style, script = (read_asset(name) for name in ("style.css", "page.js"))
-    pictures = report.pictures()
-    drawn = {picture.replaces for picture in pictures}
-    worst = report.worst_severity()
     read = ", ".join(read_in_words(report.summary)) if report.summary.inputs else ""
     return page_environment().get_template("report.html").render(
-        report=report,
         title=printable_text(f"{subject or 'trtdx'}: {report.summary.text}")[:160],
         subject=printable_text(subject),
         version=__version__,
-        worst=worst.value if worst else "",
         read=read,
         unjudged=[words for words, _ in unjudged_in_words(report.summary, all_codes=False)],
-        sections=[_shorten_section(section) for section in report.sections if section.key not in drawn],
-        pictures=[draw_picture(picture) for picture in pictures],
-        logs=logs,
-        home=home,
-        **trusted_assets(style, script),
+        links=links,
+        **body_values(report, logs),
+        **trusted_assets(),
     )  # fmt: skip
+
+
+def body_values(report: Report, logs: Sequence[Markup] = ()) -> dict[str, Any]:
+    """Return what `report_body.html` needs: findings, pictures, and the tables that no picture replaces."""
+    pictures = report.pictures()
+    drawn = {picture.replaces for picture in pictures}
+    worst = report.worst_severity()
+    return {
+        "report": report,
+        "worst": worst.value if worst else "",
+        "sections": [_shorten_section(section) for section in report.sections if section.key not in drawn],
+        "pictures": [draw_picture(picture) for picture in pictures],
+        "logs": logs,
+    }
 
 
 @cache
@@ -85,10 +100,11 @@ def read_asset(name: str) -> str:
     return (TEMPLATES / name).read_text("utf-8")
 
 
-def trusted_assets(style: str, script: str) -> dict[str, Any]:
-    """Return the page's own style and script as they are, each with the hash that its policy allows."""
+def trusted_assets() -> dict[str, Any]:
+    """Return the pages' own style and script as they are, each with the hash that their policy allows."""
     from markupsafe import Markup
 
+    style, script = (read_asset(name) for name in ("style.css", "page.js"))
     return {
         "style": Markup(style),  # noqa: S704  our own file
         "script": Markup(script),  # noqa: S704  our own file

@@ -24,6 +24,7 @@ MOST_BARS = 64
 PLOT_HEIGHT, PLOT_TOP, PLOT_FOOT = 260, 12, 40
 HEAT_STEPS = 5
 TICKS = 5
+LETTER = 6.6  # the width of one
 
 
 def draw_picture(picture: Picture) -> Markup:
@@ -78,6 +79,9 @@ def _bar_pieces(bar: StackedBar, row: int, scale: float, names: Sequence[str], u
         box = '<rect x="{}" y="{}" width="{}" height="{}" fill="{}"><title>{}: {:.2f} {}</title></rect>'
         color = PALETTE[names.index(part.name) % len(PALETTE)]
         yield Markup(box).format(round(x, 1), y, round(width, 1), BAR_HEIGHT, color, _text(part.name), part.value, unit)
+        if len(words := f"{part.name} {part.value:.1f}") * LETTER < width:  # readable without colour
+            text = '<text class="inside" x="{}" y="{}" text-anchor="middle">{}</text>'
+            yield Markup(text).format(round(x + width / 2, 1), y + 15, _text(words))
         x += width
     if bar.high > bar.low:
         low, high = (round(LEFT + value * scale, 1) for value in (bar.low, bar.high))

@@ -32,12 +32,12 @@ CAUSE_PATTERNS = tuple(
         ("DX1508", r"_prepare_inputs|_prepare_tp_inputs", True),
         ("DX1509", r"^_schedule$|prepare_resources|update_resources", True),
         ("DX1510", r"_recv_disagg_gen_cache|_send_disagg_ctx_cache|_send_kv_async", True),
-        ("DX1511", r"(?i)pickle|<built-in function (?:dumps|loads)>|deepcopy|copy\.py\(\d+\)|msgpack|zmq", False),
+        ("DX1511", r"(?i)pickle|<built-in function (?:dumps|loads)>|deepcopy|copy\.py\(\d+\)|json/(?:__init__|encoder|decoder|scanner)\.py|msgpack|zmq", False),
         ("DX1512", r"<built-in method (?:read|write|readinto|flush|close|__exit__) of _io\.|<built-in function (?:open|fsync|read|write|pread|unlink|remove|stat)>|torch/serialization\.py|safetensors", False),
         ("DX1513", r"logging/__init__\.py|<built-in function print>|loguru|logger\.py", True),
         ("DX1514", r"<built-in function sleep>", False),
-        ("DX1515", r"<built-in method acquire of _thread|threading\.py\(\d+\): (?:wait|join|acquire)|queue\.py\(\d+\): get", False),
-        ("DX1516", r"(?i)detect_anomaly|assert_all_finite|nan_?check|dump_tensor|debug_?dump|isfinite_all", True),
+        ("DX1515", r"<built-in method acquire of _thread|threading\.py\(\d+\): (?:wait|join|acquire)|<built-in function start_new_thread>|queue\.py\(\d+\): get", False),
+        ("DX1516", r"(?i)detect_anomaly|assert_all_finite|nan_?check|check_?(?:for_?)?(?:nan|inf|finite)|has_?nan|aten::is(?:nan|finite|inf)$|dump_tensor|debug_?dump|isfinite_all", True),
     )
 )  # fmt: skip
 PHASES = tuple(
@@ -59,9 +59,11 @@ COMMUNICATION = re.compile(
 )
 COPY_OPERATORS = frozenset({
     "aten::copy_", "aten::_to_copy", "aten::to", "aten::clone", "aten::contiguous", "aten::cat", "aten::item",
-    "aten::_local_scalar_dense", "aten::index_copy_", "aten::stack", "aten::repeat",
+    "aten::_local_scalar_dense", "aten::is_nonzero", "aten::index_copy_", "aten::index_select", "aten::stack", "aten::repeat",
     "MemcpyToHost", "MemcpyFromHost", "Memcpy", "Transpose", "Cast", "Concat",
 })  # fmt: skip
+# What these call inside is theirs: the lookup of an embedding selects rows, a drawn sample reads a value back.
+WHOLE_OPERATORS = frozenset({"aten::embedding", "aten::multinomial", "aten::allclose", "aten::equal"})
 SYNC_CALLS = re.compile(r"Synchronize|cudaMemcpy$|cuMemcpy(?:DtoH|HtoD)(?:_v2)?$|EventQuery")
 _LAYERWISE = re.compile(r"^\{.*'Module':")
 _NESTED_MODULE = re.compile(r"^nn\.Module: (.+)$")

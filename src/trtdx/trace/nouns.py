@@ -109,7 +109,7 @@ class SpanTable:
         self.link = array("q")  # joins a launch and what it launched; 0: nothing
         self.amount = array("f")  # bytes of a copy, elements of a collective
         self.problems: list[str] = []
-        self.bytes_read = 0
+        self.bytes_read, self.skipped = 0, 0  # skipped: damaged spans
         self.is_synthetic_clock = False  # whether only lengths were recorded, not when they were
         self._name_ids: dict[tuple[str, SpanKind], int] = {}
         self._track_ids: dict[TrackKey, int] = {}

@@ -9,6 +9,7 @@ import msgspec
 from trtdx.errors import InputError
 from trtdx.memory.question.setup import MemoryRequest, resolve_setup
 from trtdx.model import Summary
+from trtdx.trace.analysis.disturbance import undisturbed_share
 from trtdx.trace.analysis.executor_ledger import ledger_from_iterations, ledger_from_requests
 from trtdx.trace.analysis.ledger import add_up_time
 from trtdx.trace.analysis.ranks import align_ranks
@@ -88,7 +89,8 @@ def analyse_files(host: Host, paths: Sequence[str]) -> TraceAnalysis:
     """Return the time of everything that some files hold."""
     recordings = read_recordings(host, paths)
     timelines, waits = align_ranks(_build_timelines(recordings))
-    return TraceAnalysis(timelines, _choose_ledger(timelines, recordings), recordings, waits)
+    ledger = _choose_ledger(timelines, recordings)
+    return TraceAnalysis(timelines, ledger, recordings, waits, undisturbed_share(timelines))
 
 
 def _build_timelines(recordings: Recordings) -> list[RankTimeline]:

@@ -6,17 +6,15 @@ import hmac
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from trtdx.errors import CaseError, InputError
+from trtdx.errors import InputError, TrtdxError
 from trtdx.optional import import_optional
-from trtdx.redact import redact_secrets
-from trtdx.render.html import page_environment, policy_hash, read_asset, render_html, trusted_assets
+from trtdx.render.html import policy_hash, read_asset
 from trtdx.render.text import printable_text
-from trtdx.ui.log_text import PAGE_LINES, excerpt_log, window_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from trtdx.ui.shelves import CaseShelf
+    from trtdx.ui.pages import CasePages
 
 LOOPBACK = "127.0.0.1"
 COOKIE = "trtdx_token"
@@ -30,7 +28,7 @@ HEADERS = {
 }
 
 
-def serve_cases(shelf: CaseShelf, port: int, announce: Callable[[str], None]) -> None:
+def serve_cases(pages: CasePages, port: int, announce: Callable[[str], None]) -> None:
     """Serve cases until interrupted; `announce` is told the address once it answers.
 
     Raises:
@@ -41,7 +39,6 @@ def serve_cases(shelf: CaseShelf, port: int, announce: Callable[[str], None]) ->
 
     uvicorn = import_optional("uvicorn", extra="ui", purpose="serve pages")
     token = secrets.token_urlsafe(24)
-    pages = CasePages(shelf)
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -57,99 +54,50 @@ def serve_cases(shelf: CaseShelf, port: int, announce: Callable[[str], None]) ->
     uvicorn.Server(config).run(sockets=[listener])
 
 
-class CasePages:
-    """The pages of some cases, each made when it is asked for."""
-
-    def __init__(self, shelf: CaseShelf) -> None:
-        self._shelf = shelf
-
-    def show_index(self, query: str) -> str:
-        """Return the list of the cases that fit what was searched for."""
-        return _render("index.html", rows=self._shelf.list_rows(query), query=query)
-
-    def show_case(self, key: str) -> str:
-        """Return a case's page, each log with a way to all of it."""
-        from markupsafe import Markup
-
-        view, case = self._shelf.read(key)
-        logs = []
-        for at, log in enumerate(view.logs):
-            link = '<p><a href="{}/log/{}?line={}">{}: the whole log</a></p>'
-            first = max(1, log.first_line - PAGE_LINES // 4)
-            logs += [excerpt_log(case, log), Markup(link).format(key, at, first, printable_text(log.name))]  # noqa: S704
-        return render_html(view.report, subject=view.command or view.name, logs=logs, home="/")
-
-    def show_log(self, key: str, at: int, first: int) -> str:
-        """Return some hundred lines of a log."""
-        view, case = self._shelf.read(key)
-        log = view.logs[at]
-        lines, has_more = window_log(case, log, first)
-        return _render(
-            "log.html",
-            name=printable_text(redact_secrets(log.name)),
-            number=key,
-            first=first,
-            last=first + PAGE_LINES - 1,
-            step=PAGE_LINES,
-            lines=lines,
-            has_more=has_more,
-            marks=sorted(log.causes | log.symptoms)[:20],
-        )
-
-
-def _render(template: str, **values: Any) -> str:
-    return page_environment().get_template(template).render(**trusted_assets(read_asset("style.css"), ""), **values)
-
-
 def make_app(pages: CasePages, token: str, origin: str) -> Any:
-    """Return the web application: three pages, behind the token and the right Host header."""
+    """Return the web application: its pages, behind the token and the right Host header."""
     applications = import_optional("starlette.applications", extra="ui", purpose="serve pages")
     routing = import_optional("starlette.routing", extra="ui", purpose="serve pages")
     responses = import_optional("starlette.responses", extra="ui", purpose="serve pages")
 
-    def answer(text: str, status: int = 200) -> Any:
-        return responses.HTMLResponse(text, status, headers=HEADERS | {"content-security-policy": page_policy()})
+    def refuse(words: str, status: int) -> Any:
+        return responses.PlainTextResponse(words, status, headers=HEADERS)
 
-    def guarded(show: Callable[[Any], str]) -> Callable[[Any], Any]:
+    def guard_page(show: Callable[..., str]) -> Callable[[Any], Any]:
         def respond(request: Any) -> Any:
-            if (
-                request.headers.get("host") != origin
-                or request.headers.get("origin", f"http://{origin}") != f"http://{origin}"
-            ):
-                return responses.PlainTextResponse("wrong host", 421, headers=HEADERS)
+            if not _is_own_host(request.headers, origin):
+                return refuse("wrong host", 421)
             offered = request.query_params.get("token") or request.cookies.get(COOKIE, "")
             if not hmac.compare_digest(offered.encode(), token.encode()):
-                return responses.PlainTextResponse("the address needs its token", 403, headers=HEADERS)
+                return refuse("the address needs its token", 403)
             try:
-                response = answer(show(request))
-            except (IndexError, CaseError) as err:
-                return responses.PlainTextResponse(printable_text(str(err)) or "not there", 404, headers=HEADERS)
+                page = show(request.query_params, **request.path_params)
+            except (IndexError, TrtdxError) as err:
+                return refuse(printable_text(str(err)) or "not there", 404)
+            response = responses.HTMLResponse(page, headers=HEADERS | {"content-security-policy": page_policy()})
             response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return response
 
         return respond
 
-    def line_of(request: Any) -> int:
-        text = request.query_params.get("line", "1")
-        return max(1, int(text)) if text.isdigit() and len(text) < 10 else 1
+    addresses: dict[str, Callable[..., str]] = {
+        "/": pages.show_index,
+        "/case/{key}": pages.show_case,
+        "/case/{key}/log/{at:int}": pages.show_log,
+        "/case/{key}/memory": pages.show_memory,
+    }
+    return applications.Starlette(routes=[routing.Route(path, guard_page(show)) for path, show in addresses.items()])
 
-    routes = [
-        routing.Route("/", guarded(lambda request: pages.show_index(request.query_params.get("q", "")))),
-        routing.Route("/case/{key}", guarded(lambda request: pages.show_case(request.path_params["key"]))),
-        routing.Route(
-            "/case/{key}/log/{at:int}",
-            guarded(
-                lambda request: pages.show_log(request.path_params["key"], request.path_params["at"], line_of(request))
-            ),
-        ),
-    ]
-    return applications.Starlette(routes=routes)
+
+def _is_own_host(headers: Mapping[str, str], origin: str) -> bool:
+    """Whether a request was meant for this server and comes from no other page than its own."""
+    return headers.get("host") == origin and headers.get("origin", f"http://{origin}") == f"http://{origin}"
 
 
 def page_policy() -> str:
-    """Return the policy of served pages: their own style and script, a search form, and nothing else."""
+    """Return the policy of served pages: their own style and script, forms and questions to this server, and nothing else."""
     style, script = policy_hash(read_asset("style.css")), policy_hash(read_asset("page.js"))
     return (
         f"default-src 'none'; img-src data:; style-src '{style}'; script-src '{script}'; base-uri 'none'; "
-        "form-action 'self'; frame-ancestors 'none'"
+        "connect-src 'self'; form-action 'self'; frame-ancestors 'none'"
     )

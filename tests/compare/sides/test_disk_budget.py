@@ -131,6 +131,4 @@ def test_nothing_is_left_behind_after_an_interrupt(models, tmp_path):
     _, told = process.communicate(timeout=MOST_S)
     assert not folders(tmp_path)
     assert b"Traceback" not in told
-    if process.returncode in (0, 1):
-        pytest.skip("it ended with its own status: done before the signal came, or the signal was swallowed")
     assert process.returncode == 130

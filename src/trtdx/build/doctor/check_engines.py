@@ -62,7 +62,7 @@ def _find_folders(project: BuildProject, pattern: str, key: str) -> Iterator[Mod
             continue
         try:
             config = msgspec.json.decode(file.path.read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
         if isinstance(config, dict) and key in config:
             yield ModelFolder(file.path.parent, config, files)

@@ -129,7 +129,7 @@ def _presets_for(project: BuildProject, tree: CMakeTree) -> Iterator[tuple[str, 
             continue
         try:
             document = msgspec.json.decode((source / name).read_bytes())
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             continue
         presets = document.get("configurePresets", []) if isinstance(document, dict) else []
         for preset in presets if isinstance(presets, list) else []:

@@ -91,7 +91,7 @@ class PlanState:
     def _read(self, path: Path, kind: type[Kept]) -> Kept | None:
         try:
             return msgspec.json.decode(path.read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None  # absent, or of another make: the step is then built again
 
     def _write(self, path: Path, value: object) -> None:

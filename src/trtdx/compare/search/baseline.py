@@ -34,9 +34,9 @@ from trtdx.compare.report.comparison_report import (
     tensor_row,
 )
 from trtdx.compare.report.finding import finding_at, neighbour_evidence
-from trtdx.compare.run import working_folder
 from trtdx.compare.sides.rerun import CapturedFeeds, read_captured_feeds, rerun_capture, spec_from_capture
 from trtdx.compare.sides.side import ComparisonQuestion, Side, SideSpec, open_side, parse_side
+from trtdx.compare.sides.working_folder import working_folder
 from trtdx.errors import InputError
 from trtdx.knowledge.violation import Violation, finding_from
 from trtdx.model import Evidence, Section, Summary

@@ -104,7 +104,7 @@ def load_constants(host: Host) -> CalibrationConstants:
     try:
         with host.open(path) as stream:
             constants = msgspec.json.decode(stream.read(), type=CalibrationConstants)
-    except msgspec.MsgspecError as err:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as err:
         raise InputError(f"{path} does not hold constants: {err}", fix=fix) from err
     if constants.version != CONSTANTS_VERSION:
         raise InputError(

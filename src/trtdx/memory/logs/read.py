@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from trtdx.diagnose.logs.sources import open_sources
 from trtdx.diagnose.matcher import Matcher
-from trtdx.diagnose.sources import open_sources
 from trtdx.errors import InputError, TrtdxError
 from trtdx.memory.logs.settings import NUMBER_SETTINGS, LogSetting, most_trusted_settings, parse_log_settings
 from trtdx.memory.logs.statements import LogStatement, parse_statements

@@ -24,7 +24,7 @@ from trtdx.memory.question.setup_facts import facts_from_setup
 from trtdx.model import Evidence, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from trtdx.memory.nouns import Setup
     from trtdx.memory.question.setup import ResolvedSetup
@@ -54,21 +54,22 @@ COMMAND_FACTS = {
 
 def find_contradictions(resolved: ResolvedSetup, book: RuleBook) -> list[Finding]:
     """Return the findings about a set-up that cannot run as asked, graver ones first."""
-    deployment = Deployment(
-        (
-            _setup_model_artifact(resolved.setup),
-            _setup_command_artifact(resolved.setup),
-            *_machine_artifacts(resolved.setup),
-        )
-    )
+    missing = _findings_from_problems(resolved.setup, _find_missing_model(resolved), book)
+    return [*find_setup_contradictions(resolved.setup, book), *missing, *_find_unread_method(resolved, book)]
+
+
+def find_setup_contradictions(setup: Setup, book: RuleBook) -> list[Finding]:
+    """Return what contradicts itself in a set-up alone, whatever it was resolved from."""
+    artifacts = (_setup_model_artifact(setup), _setup_command_artifact(setup), *_machine_artifacts(setup))
     rows = tuple(row for row in agreement_table() if row.code in CHECKED_RULES)
-    findings = [
-        _downgrade_assumed_release(resolved.setup, finding) for finding in judge_findings(rows, deployment, book)
-    ]
+    findings = judge_findings(rows, Deployment(artifacts), book)
+    impossible = _findings_from_problems(setup, _find_setup_violations(setup), book)
+    return [*(_downgrade_assumed_release(setup, finding) for finding in findings), *impossible]
+
+
+def _findings_from_problems(setup: Setup, problems: Iterable[Problem], book: RuleBook) -> list[Finding]:
     page = book.get(IMPOSSIBLE_SETUP)
-    problems = (*_find_setup_violations(resolved.setup), *_find_missing_model(resolved))
-    impossible = [finding_from(page, _make_violation(resolved.setup, *problem)) for problem in problems]
-    return [*findings, *impossible, *_find_unread_method(resolved, book)]
+    return [finding_from(page, _make_violation(setup, *problem)) for problem in problems]
 
 
 def _downgrade_assumed_release(setup: Setup, finding: Finding) -> Finding:

@@ -55,9 +55,11 @@ class Reporter:
             time.sleep(0.1)
             step = self.step
             if step is not None and time.monotonic() - self.began > step.limit_s:
-                self.say("stuck", **step._asdict())
-                time.sleep(LAST_WORDS_S)
-                os._exit(STUCK)
+                try:
+                    self.say("stuck", **step._asdict())
+                    time.sleep(LAST_WORDS_S)
+                finally:
+                    os._exit(STUCK)
 
 
 # --- the worlds ------------------------------------------------------------------------------------------------------
@@ -378,6 +380,16 @@ def end_worker() -> None:
         parent.Disconnect()
 
 
+def report_failure(reporter: Reporter, err: BaseException) -> None:
+    """Say in which step and how this rank failed, and leave the launcher a moment to pass it on."""
+    step = reporter.step._asdict() if reporter.step else {}
+    reporter.enter(None)
+    text = "%s: %s" % (type(err).__name__, err)
+    is_data = isinstance(err, WrongDataError)
+    reporter.say("failed", error=text[:600], is_data=is_data, tail=traceback.format_exc()[-600:], **step)
+    time.sleep(LAST_WORDS_S / 3)
+
+
 def main() -> None:
     question = json.loads(sys.argv[1])
     reporter = Reporter(rank_from_environment())
@@ -389,18 +401,11 @@ def main() -> None:
             if question.get("is_worker"):
                 end_worker()
     except BaseException as err:
-        step = reporter.step._asdict() if reporter.step else {}
-        reporter.enter(None)
-        text = "%s: %s" % (type(err).__name__, err)
-        reporter.say(
-            "failed",
-            error=text[:600],
-            is_data=isinstance(err, WrongDataError),
-            tail=traceback.format_exc()[-600:],
-            **step,
-        )
-        time.sleep(LAST_WORDS_S / 3)
-        os._exit(FAILED)
+        # Whatever happens on the way (standard output may be gone), the rank ends: MPI's own way out waits for the others.
+        try:
+            report_failure(reporter, err)
+        finally:
+            os._exit(FAILED)
 
 
 if __name__ == "__main__":

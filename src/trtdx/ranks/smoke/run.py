@@ -80,7 +80,7 @@ def read_recorded_smoke(host: Host, path: str) -> SmokeRun:
         data = file.read(MOST_RECORDED)
     try:
         kept = msgspec.json.decode(data, type=SmokeRecording)
-    except (msgspec.ValidationError, msgspec.DecodeError) as err:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise InputError(f"{path} is no recording of a smoke test: {err}", fix="trtdx ranks smoke --save FILE") from err
     launcher = RankLauncher(kept.launcher, launcher_kind(kept.launcher), kept.expected)
     launch = Launch(kept.launcher, kept.status, kept.output, "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trtdx.trace.names import COPY_OPERATORS
+from trtdx.trace.names import COPY_OPERATORS, WHOLE_OPERATORS
 from trtdx.trace.nouns import Category, Context, Segments, SpanKind
 
 if TYPE_CHECKING:
@@ -110,8 +110,7 @@ class HostSweep:
                 _module_below(name, parent.module),
                 name.phase or parent.phase,
                 cause,
-                # Of copies the outermost says why: aten::to, aten::clone, aten::item.
-                parent.operator if parent.category is Category.COPY else name.operator or parent.operator,
+                _operator_below(name, parent),
                 name.provider or parent.provider,
             )
         )
@@ -120,7 +119,7 @@ class HostSweep:
         if name.kind is SpanKind.OPERATOR:
             if self._on_device:
                 return Category.HOST
-            is_copy = (name.operator or name.text) in COPY_OPERATORS
+            is_copy = (name.operator or name.text) in COPY_OPERATORS and parent.operator not in WHOLE_OPERATORS
             return Category.COPY if is_copy or parent.category is Category.COPY else Category.COMPUTE
         if name.kind is SpanKind.HOST and parent.category in (Category.COMPUTE, Category.COPY) and not name.cause:
             return parent.category  # a Python function that an operator calls
@@ -131,6 +130,13 @@ def _each_number(numbers: np.ndarray) -> Iterator[int]:
     """Yield numbers as Python's own, some at a time: a list of all would need more memory than the spans."""
     for at in range(0, len(numbers), BLOCK):
         yield from numbers[at : at + BLOCK].tolist()
+
+
+def _operator_below(name: SpanName, parent: Context) -> str:
+    """Return the operator that says why: of copies the outermost (aten::to, aten::clone, aten::item)."""
+    if parent.category is Category.COPY or parent.operator in WHOLE_OPERATORS:
+        return parent.operator
+    return name.operator or parent.operator
 
 
 def _name_of(name: SpanName, parent: Context) -> str:

@@ -41,10 +41,15 @@ class TraceAnalysis(NamedTuple):
     ledger: TimeLedger
     recordings: Recordings
     waits: RankWaits = NO_WAITS
+    undisturbed: float = 1.0  # the share of the time in which other work on the machine did not stop the loop
 
     @property
     def has_device(self) -> bool:
         return any(timeline.has_device for timeline in self.timelines)
+
+    def is_large(self, share: float, least: float) -> bool:
+        """Whether a share of the wall time would be large enough on a machine that has nothing else to do."""
+        return share >= least * self.undisturbed
 
     @property
     def rank_count(self) -> int:

@@ -29,7 +29,7 @@ LARGE_GAP = 0.04  # of a step: smaller gaps are the ordinary cost of Python betw
 TINY_US, TINY_GAP_US = 25.0, 60.0
 LEAST_TINY_SHARE, LEAST_TINY_COUNT = 0.35, 300
 BURST_US, LEAST_BURST = 400.0, 16
-_SCALARS = ("aten::item", "aten::_local_scalar_dense")
+_SCALARS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 
 
 def named_host_causes(analysis: TraceAnalysis) -> Iterator[TimeCause]:
@@ -40,14 +40,14 @@ def named_host_causes(analysis: TraceAnalysis) -> Iterator[TimeCause]:
             return context.cause == code and context.category not in (Category.WAIT, Category.COMMUNICATION)
 
         share = analysis.ledger.share(holds)
-        if share >= LEAST_SHARE and _recurs(analysis, holds, share):
+        if analysis.is_large(share, LEAST_SHARE) and _recurs(analysis, holds, share):
             yield TimeCause(code, share, _evidence(analysis, holds), confidence=0.9)
 
 
 def _recurs(analysis: TraceAnalysis, holds: Callable[[Context], bool], share: float) -> bool:
     """Whether the time is more than one stretch: a single one may be the machine's doing, not the code's."""
     longest = max(float(segments_where(timeline, holds).duration.max(initial=0)) for timeline in analysis.timelines)
-    return share - longest / analysis.ledger.wall >= LEAST_SHARE / 2
+    return share - longest / analysis.ledger.wall >= LEAST_SHARE / 2 * analysis.undisturbed
 
 
 def _evidence(analysis: TraceAnalysis, holds: Callable[[Context], bool]) -> tuple[Evidence, ...]:
@@ -62,7 +62,7 @@ def unnamed_gaps(analysis: TraceAnalysis) -> Iterator[TimeCause]:
         for context, time in _repeated_gaps(timeline).items():
             times[context] += time
     share = sum(times.values()) / analysis.ledger.wall if analysis.ledger.wall else 0.0
-    if share < LEAST_GAP_SHARE:
+    if not analysis.is_large(share, LEAST_GAP_SHARE):
         return
     largest = max(times, key=times.__getitem__)
 
@@ -103,7 +103,7 @@ def tiny_operators(analysis: TraceAnalysis) -> Iterator[TimeCause]:
         time, count = time + tiny_time, count + tiny_count
     share = time / analysis.ledger.wall if analysis.ledger.wall else 0.0
     per_step = count // max(sum(len(timeline.steps) for timeline in analysis.timelines), 1)
-    if share >= LEAST_TINY_SHARE and per_step >= LEAST_TINY_COUNT:
+    if analysis.is_large(share, LEAST_TINY_SHARE) and per_step >= LEAST_TINY_COUNT:
 
         def holds(context: Context) -> bool:
             return context.category is Category.COMPUTE
@@ -114,35 +114,51 @@ def tiny_operators(analysis: TraceAnalysis) -> Iterator[TimeCause]:
 def _tiny_runs(timeline: RankTimeline) -> tuple[float, int]:
     """Return the time of operators that end within microseconds, with the gap to the next one, and their number."""
     categories = np.array([context.category for context in timeline.contexts], dtype=np.int8)
-    busy = np.isin(categories[timeline.segments.context], (Category.COMPUTE, Category.COPY))
+    segments = timeline.segments
+    busy = np.isin(categories[segments.context], (Category.COMPUTE, Category.COPY))
     border = np.flatnonzero(np.diff(busy.astype(np.int8))) + 1
     begin = np.concatenate(([0], border))
     end = np.concatenate((border, [len(busy)]))
-    length = timeline.segments.end[end - 1] - timeline.segments.start[begin]
-    is_operator = busy[begin]
-    tiny = is_operator & (length < TINY_US)
+    length = segments.end[end - 1] - segments.start[begin]
+    # One that was stopped by the machine is as tiny as the others that begin the same way.
+    tiny = busy[begin] & (_typical_length(segments.context[begin], length) < TINY_US)
     gap = np.concatenate((length[1:], [0.0]))
     return float((length + np.where(gap < TINY_GAP_US, gap, 0.0))[tiny].sum()), int(tiny.sum())
 
 
+def _typical_length(kind: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Return for each length the median of those of its kind."""
+    order = np.lexsort((length, kind))
+    _, first, inverse, count = np.unique(kind[order], return_index=True, return_inverse=True, return_counts=True)
+    typical = np.empty(len(length))
+    typical[order] = length[order][first + count // 2][inverse]
+    return typical
+
+
 def scalar_reads(analysis: TraceAnalysis) -> Iterator[TimeCause]:
     """Yield values that are read back one by one: each read waits for the device, or costs a call."""
-    time, count = 0.0, 0
-    for timeline in analysis.timelines:
-        reads = segments_where(timeline, lambda context: context.operator in _SCALARS or context.name in _SCALARS)
-        starts = np.unique(reads.start)
-        if len(starts) < LEAST_BURST:
-            continue
-        periods = np.diff(starts)
-        time += float(periods[periods < BURST_US].sum())
-        count += len(starts)
-    share = time / analysis.ledger.wall if analysis.ledger.wall else 0.0
-    if share >= LEAST_SHARE:
+    reads = [_read_bursts(timeline) for timeline in analysis.timelines]
+    share = sum(time for time, _ in reads) / analysis.ledger.wall if analysis.ledger.wall else 0.0
+    if analysis.is_large(share, LEAST_SHARE):
+        count = sum(count for _, count in reads)
+        yield TimeCause("DX1522", share, _evidence(analysis, _is_read), {"count": count // max(1, _steps(analysis))})
 
-        def holds(context: Context) -> bool:
-            return context.operator in _SCALARS or context.name in _SCALARS
 
-        yield TimeCause("DX1522", share, _evidence(analysis, holds), {"count": count // max(1, _steps(analysis))})
+def _is_read(context: Context) -> bool:
+    return context.operator in _SCALARS and not context.cause
+
+
+def _read_bursts(timeline: RankTimeline) -> tuple[float, int]:
+    """Return the time from each read to the next one that soon follows, and the number of reads."""
+    chosen = np.array([_is_read(context) for context in timeline.contexts], dtype=bool)
+    is_read = chosen[timeline.segments.context]
+    places = np.flatnonzero(is_read & ~np.concatenate(([False], is_read[:-1])))
+    if len(places) < LEAST_BURST:
+        return 0.0, 0
+    periods, between = np.diff(timeline.segments.start[places]), np.diff(places)
+    # A long period with no more in it than usual is one in which the machine stopped the loop.
+    soon = (periods < BURST_US) | ((between <= np.median(between)) & (np.median(periods) < BURST_US))
+    return float(periods[soon].sum()), len(places)
 
 
 def _steps(analysis: TraceAnalysis) -> int:

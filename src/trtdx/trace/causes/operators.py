@@ -26,7 +26,7 @@ SLOW_LAYER, SKEWED_EXPERT = 1.6, 2.5
 LEAST_SAMPLING_SHARE = 0.12
 # Operators by what they are a sign of; a share of each is normal, so each has its own bar.
 _OPERATOR_CAUSES = (
-    ("DX1520", frozenset({"aten::cat", "Concat"}), 0.08),
+    ("DX1520", frozenset({"aten::cat", "aten::clone", "aten::index_select", "Concat"}), 0.08),
     ("DX1521", frozenset({"aten::to", "aten::_to_copy", "Cast", "DequantizeLinear"}), 0.10),
     (
         "DX1550",
@@ -64,7 +64,7 @@ def _cause_where(
     analysis: TraceAnalysis, code: str, holds: Callable[[Context], bool], least: float
 ) -> Iterator[TimeCause]:
     share = analysis.ledger.share(holds)
-    if share >= least:
+    if analysis.is_large(share, least):
         evidence = next(filter(None, (longest_spans(timeline, holds) for timeline in analysis.timelines)), ())
         yield TimeCause(code, share, evidence)
 
@@ -119,11 +119,12 @@ def skewed_experts(analysis: TraceAnalysis) -> Iterator[TimeCause]:
         for experts in layers.values():
             mean, top = float(np.mean(list(experts.values()))), max(experts, key=experts.__getitem__)
             if len(experts) > 1 and experts[top] > SKEWED_EXPERT * mean:
-                excess += totals[top] - float(np.mean([totals[path] for path in experts]))
+                even = float(np.mean([totals[path] for path in experts]))
+                excess += sum(max(totals[path] - even, 0.0) for path in experts)
                 hottest = hottest or top
         wall += timeline.wall
     share = excess / wall if wall else 0.0
-    if share >= LEAST_SHARE:
+    if analysis.is_large(share, LEAST_SHARE):
         evidence = longest_spans(analysis.timelines[0], lambda context: _expert_of(context) == hottest)
         yield TimeCause("DX1524", share, evidence, {"expert": hottest})
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 LEAST_STEPS = 6
 GROWTH, ORDERLINESS = 1.5, 0.85
 COLD, SLOW = 3.0, 2.0
+MOST_FITTED = 200
 MOST_SLOW_STEPS = 0.34
 LONG_PREFILL = 10.0
+LEAST_SAME = 3
 SAME_WORK = 0.5  # of what a slow step takes longer, that one piece of work must explain
 
 
@@ -66,9 +68,18 @@ def _growth(timeline: RankTimeline) -> Iterator[TimeCause]:
     orderliness = float(np.corrcoef(ranks, np.arange(len(steps)))[0, 1])
     if late < GROWTH * early or orderliness < ORDERLINESS:
         return
-    share = float((durations - durations.min()).sum()) / timeline.wall
+    share = _growing_time(durations) / timeline.wall
     values = {"first": render_us(durations[0]), "last": render_us(durations[-1]), "count": len(steps)}
     yield TimeCause("DX1527", share, _step_evidence(timeline, [steps[0], steps[-1]]), values)
+
+
+def _growing_time(durations: np.ndarray) -> float:
+    """Return the time that steps take beyond the first, by the typical growth: a disturbed step does not move it."""
+    places = np.linspace(0, len(durations) - 1, min(len(durations), MOST_FITTED)).astype(int)
+    chosen = durations[places]
+    one, other = np.triu_indices(len(places), 1)
+    slope = float(np.median((chosen[other] - chosen[one]) / (places[other] - places[one])))
+    return slope * len(durations) * (len(durations) - 1) / 2
 
 
 def _cold_start(timeline: RankTimeline) -> Iterator[TimeCause]:
@@ -115,7 +126,18 @@ def _work_of_slow_steps(timeline: RankTimeline, slow: Sequence[LoopStep], typica
     best = max(counts, key=counts.__getitem__, default=None)
     if best is None or counts[best] * 2 <= len(slow):
         return ""
+    # Work that the other steps have too may have been stopped by the machine: twice at the same place is chance.
+    if counts[best] < LEAST_SAME and _occurrences(timeline, best) * 2 > len(timeline.steps):
+        return ""
     return f"{best.operator or best.name} {best.module or best.phase}".strip()
+
+
+def _occurrences(timeline: RankTimeline, context: Context) -> int:
+    """Return in how many steps there is some of a context."""
+    segments = timeline.segments
+    at = segments.start[segments.context == timeline.contexts.index(context)]
+    starts = np.array([step.start for step in timeline.steps])
+    return len(np.unique(np.searchsorted(starts, at, side="right")))
 
 
 def _largest_work(timeline: RankTimeline, step: LoopStep, typical: float) -> Context | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trtdx.trace.nouns import BenchmarkFigures
+from trtdx.trace.readers.figures import mapping_from, number_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,16 +23,16 @@ def figures_from(document: Mapping[str, Any], path: str) -> BenchmarkFigures | N
 
 
 def _from_trtllm_bench(document: Mapping[str, Any], path: str) -> BenchmarkFigures:
-    world = document.get("world_info") or {}
-    requests = document["request_info"]
-    performance, streaming = document["performance"], document.get("streaming_metrics") or {}
+    world, requests = mapping_from(document.get("world_info")), mapping_from(document["request_info"])
+    performance = mapping_from(document["performance"])
+    streaming = mapping_from(document.get("streaming_metrics"))
     latency, total = _figure(performance, "avg_request_latency_ms"), _figure(performance, "total_latency_ms")
     count = int(_figure(requests, "num_requests"))
     return BenchmarkFigures(
         tool="trtllm-bench",
         path=path,
         ttft_ms=_figure(streaming, "avg_ttft_ms"),
-        ttft_p99_ms=_figure(streaming.get("ttft_percentiles") or {}, "p99"),
+        ttft_p99_ms=_figure(mapping_from(streaming.get("ttft_percentiles")), "p99"),
         tpot_ms=_figure(streaming, "avg_tpot_ms"),
         request_latency_ms=latency,
         output_tokens_per_s=_figure(performance, "system_output_throughput_tok_s"),
@@ -82,5 +83,4 @@ def _to_ms(metric: Mapping[str, Any]) -> float:
 
 
 def _figure(record: Mapping[str, Any], name: str) -> float:
-    value = record.get(name)
-    return float(value) if isinstance(value, (int, float)) else -1.0
+    return number_from(record.get(name))

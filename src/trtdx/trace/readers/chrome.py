@@ -13,6 +13,7 @@ from trtdx.formats.streams import read_blocks
 from trtdx.trace.names import COMMUNICATION, SYNC_CALLS, module_from_node, name_from_text
 from trtdx.trace.nouns import SpanKind, SpanName, SpanTable, StepWords
 from trtdx.trace.readers.chrome_events import EventStream
+from trtdx.trace.readers.figures import MOST, count_from, mapping_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,8 +54,7 @@ def read_chrome_trace(host: Host, path: str) -> SpanTable:
     table.rank, table.world_size = _rank_from(stream.head + stream.tail, path)
     if stream.is_cut_off:
         table.problems.append(f"{path} is cut off; the {len(table)} spans before the end were read")
-    if stream.skipped:
-        table.problems.append(f"{path}: {stream.skipped} damaged events were left out")
+    table.skipped += stream.skipped
     if not len(table):
         raise InputError(f"{path} has no spans", fix="give a trace that covers some steps")
     return table
@@ -72,8 +72,8 @@ def _rank_from(around: bytes, path: str) -> tuple[int | None, int]:
     if match := _WORLD.search(around):
         try:
             info, _ = json.JSONDecoder().raw_decode(around[match.end() :].decode("utf-8", "replace"))
-            return int(info["rank"]), int(info.get("world_size", 0))
-        except (ValueError, KeyError, TypeError):
+            return count_from(info["rank"]), max(count_from(info.get("world_size")), 0)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             pass
     named = _RANK_IN_NAME.findall(path.rpartition("/")[2])
     return (int(named[-1]) if named else None), 0
@@ -90,14 +90,16 @@ class _Loader:
     def load_events(self, stream: EventStream) -> None:
         for events in stream:
             self._load_metadata(events)
-            self._load_spans([event for event in events if event.ph == "X" and event.cat not in _IGNORED])
+            spans = [event for event in events if event.ph == "X" and event.cat not in _IGNORED]
+            sound = [event for event in spans if -MOST < event.ts < MOST and event.dur < MOST]  # NaN is not
+            self._table.skipped += len(spans) - len(sound)
+            self._load_spans(sound)
 
     def _load_metadata(self, events: list[ChromeEvent]) -> None:
         for event in events:
             if event.ph == "M" and event.name == "thread_name":
                 table = self._table
-                arguments = msgspec.json.decode(event.args)
-                name = arguments.get("name", "") if isinstance(arguments, dict) else ""
+                name = _decode_arguments(event).get("name", "")
                 table.track_names[table.tracks[table.add_track(event.pid, event.tid)]] = str(name)
 
     def _load_spans(self, events: list[ChromeEvent]) -> None:
@@ -129,9 +131,17 @@ class _Loader:
 
 def _link_from(event: ChromeEvent) -> _LinkArguments | None:
     try:
-        return _LINKS.decode(event.args)
-    except (msgspec.DecodeError, msgspec.ValidationError):
+        link = _LINKS.decode(event.args)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return link if abs(link.correlation) < MOST and max(link.size, link.elements) < MOST else None
+
+
+def _decode_arguments(event: ChromeEvent) -> dict[str, Any]:
+    try:
+        return mapping_from(msgspec.json.decode(event.args))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _describe_event(event: ChromeEvent) -> SpanName:
@@ -158,8 +168,7 @@ def _kind_of(category: str, name: str) -> SpanKind:
 
 def _describe_node(event: ChromeEvent) -> SpanName:
     """Return what a node of ONNX Runtime tells; only its kernel time is computing."""
-    arguments: Any = msgspec.json.decode(event.args)
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = _decode_arguments(event)
     node = event.name.removesuffix("_kernel_time")
     kind = SpanKind.OPERATOR if event.name.endswith("_kernel_time") else SpanKind.HOST
     return SpanName(

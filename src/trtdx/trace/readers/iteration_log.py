@@ -15,6 +15,7 @@ import msgspec
 
 from trtdx.formats.streams import read_line_blocks
 from trtdx.trace.nouns import Iteration
+from trtdx.trace.readers.figures import count_from, number_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +56,14 @@ def parse_iteration_line(text: str, where: str) -> Iteration | None:
     states = _parse_states(text)
     used = _first_number(_KV, text)
     return Iteration(
-        index=int(line[1]),
-        rank=int(line[2]),
+        index=_count_from_digits(line[1]),
+        rank=_count_from_digits(line[2]),
         host_ms=_host_ms(text),
         device_ms=_first_number(_DEVICE, text),
         scheduled=int(_first_number(_SCHEDULED, text)),
-        context_requests=int(states.get("num_ctx_requests", -1)),
-        context_tokens=int(states.get("num_ctx_tokens", -1)),
-        generation_tokens=int(states.get("num_generation_tokens", -1)),
+        context_requests=count_from(states.get("num_ctx_requests")),
+        context_tokens=count_from(states.get("num_ctx_tokens")),
+        generation_tokens=count_from(states.get("num_generation_tokens")),
         kv_used=round(used * KV_SCALE) if used >= 0 else -1,
         kv_max=KV_SCALE if used >= 0 else -1,
         where=where,
@@ -73,19 +74,30 @@ def _host_ms(text: str) -> float:
     match = _HOST.search(text)
     if match is None:
         return -1
-    return float(match[1]) if match[1] else float(match[2]) * 1000
+    return _number_from_text(match[1]) if match[1] else _number_from_text(match[2]) * 1000
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> float:
     match = pattern.search(text)
-    return float(match[1]) if match else -1
+    return _number_from_text(match[1]) if match else -1
+
+
+def _number_from_text(text: str) -> float:
+    try:
+        return number_from(float(text))
+    except ValueError:  # 1.2.3
+        return -1
+
+
+def _count_from_digits(text: str) -> int:
+    return int(_number_from_text(text))
 
 
 def _parse_states(text: str) -> dict[str, Any]:
     match = _STATES.search(text)
     try:
         states = ast.literal_eval(match[1]) if match else {}
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return {}
     return states if isinstance(states, dict) else {}
 
@@ -93,19 +105,19 @@ def _parse_states(text: str) -> dict[str, Any]:
 def _triton_iteration(text: str, where: str) -> Iteration | None:
     try:
         record = msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return Iteration(
-        index=int(record.get("Iteration Counter", 0)),
-        scheduled=int(record.get("Scheduled Requests", -1)),
-        context_requests=int(record.get("Context Requests", -1)),
-        context_tokens=int(record.get("Total Context Tokens", -1)),
-        generation_requests=int(record.get("Generation Requests", -1)),
-        paused=int(record.get("Paused Requests", 0)),
-        queued=int(record.get("Waiting Requests", -1)),
-        active=int(record.get("Active Request Count", -1)),
-        max_active=int(record.get("Max Request Count", -1)),
-        kv_used=int(record.get("Used KV cache blocks", -1)),
-        kv_max=int(record.get("Max KV cache blocks", -1)),
+        index=count_from(record.get("Iteration Counter")),
+        scheduled=count_from(record.get("Scheduled Requests")),
+        context_requests=count_from(record.get("Context Requests")),
+        context_tokens=count_from(record.get("Total Context Tokens")),
+        generation_requests=count_from(record.get("Generation Requests")),
+        paused=max(count_from(record.get("Paused Requests")), 0),
+        queued=count_from(record.get("Waiting Requests")),
+        active=count_from(record.get("Active Request Count")),
+        max_active=count_from(record.get("Max Request Count")),
+        kv_used=count_from(record.get("Used KV cache blocks")),
+        kv_max=count_from(record.get("Max KV cache blocks")),
         where=where,
     )

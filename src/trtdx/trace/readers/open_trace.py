@@ -55,8 +55,9 @@ def read_recordings(host: Host, paths: Sequence[str]) -> Recordings:
 def _read_file(host: Host, path: str, recordings: Recordings) -> None:
     recordings.files += 1
     if _starts_with(host, path, SQLITE_MAGIC):
-        _add_tables(recordings, read_nsight_tables(path))
-        recordings.bytes_read += host.size(path)
+        size = host.size(path)
+        _add_tables(recordings, read_nsight_tables(path, size))
+        recordings.bytes_read += size
         return
     head = b"".join(islice(read_blocks(host, path), _SNIFFED_BLOCKS))
     if ITERATION_MARK.search(head):  # such a line may begin with a bracket, as JSON does
@@ -64,7 +65,6 @@ def _read_file(host: Host, path: str, recordings: Recordings) -> None:
     elif head.lstrip()[:1] in (b"{", b"[") and _EVENTS.search(head):
         table = read_chrome_trace(host, path)
         recordings.bytes_read += table.bytes_read
-        recordings.problems += table.problems
         _add_tables(recordings, [table])
     elif head.lstrip()[:1] in (b"{", b"["):
         _read_document(host, path, recordings)
@@ -86,6 +86,9 @@ def _add_tables(recordings: Recordings, tables: Sequence[Any]) -> None:
         if table.rank is None or table.rank in taken:
             table.rank = next(rank for rank in range(len(taken) + 1) if rank not in taken)
         recordings.tables.append(table)
+        recordings.problems += table.problems
+        if table.skipped:
+            recordings.problems.append(f"{table.path}: {table.skipped} damaged events were left out")
 
 
 def _read_log(host: Host, path: str, recordings: Recordings) -> None:
@@ -119,11 +122,11 @@ def _decode_documents(data: bytes) -> list[Any]:
     """Return one document, or those of each line."""
     try:
         return [msgspec.json.decode(data)]
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
         return [msgspec.json.decode(data.decode("utf-8", "replace"))]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     return [document for line in data.splitlines() if (document := _decode_line(line)) is not None]
 
@@ -131,7 +134,7 @@ def _decode_documents(data: bytes) -> list[Any]:
 def _decode_line(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

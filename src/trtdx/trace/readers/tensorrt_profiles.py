@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtdx.trace.names import module_from_node
 from trtdx.trace.nouns import SpanKind, SpanName, SpanTable, StepWords
+from trtdx.trace.readers.figures import number_from, time_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,14 +22,27 @@ def table_from_times(records: Sequence[dict[str, Any]], path: str) -> SpanTable:
     enqueue = table.add_name(SpanName("enqueue", SpanKind.LAUNCH))
     names = {part: table.add_name(SpanName(part, kind, operator=part)) for part, kind in _PARTS}
     for record in records:
-        begin = min(record["startEnqMs"], record["startH2dMs"]) * 1e3
-        end = max(record["endEnqMs"], record["endD2hMs"]) * 1e3
+        edges = _edges_from(record)
+        if edges is None:
+            table.skipped += 1
+            continue
+        begin, end = min(edges["Enq"][0], edges["H2d"][0]), max(edges["Enq"][1], edges["D2h"][1])
         table.add_span(step, host, begin, end - begin)
-        table.add_span(enqueue, host, record["startEnqMs"] * 1e3, (record["endEnqMs"] - record["startEnqMs"]) * 1e3)
+        table.add_span(enqueue, host, edges["Enq"][0], edges["Enq"][1] - edges["Enq"][0])
         for part, name in names.items():
-            start = record[f"start{part}Ms"] * 1e3
-            table.add_span(name, stream, start, record[f"end{part}Ms"] * 1e3 - start)
+            table.add_span(name, stream, edges[part][0], edges[part][1] - edges[part][0])
     return table
+
+
+def _edges_from(record: dict[str, Any]) -> dict[str, tuple[float, float]] | None:
+    """Return when each part of an inference began and ended, in microseconds; None where one is not told."""
+    edges = {}
+    for part in ("Enq", *(part for part, _ in _PARTS)):
+        start, end = (time_from(record.get(f"{edge}{part}Ms")) for edge in ("start", "end"))
+        if start is None or end is None:
+            return None
+        edges[part] = (start * 1e3, end * 1e3)
+    return edges
 
 
 def table_from_layers(records: Sequence[dict[str, Any]], path: str) -> SpanTable:
@@ -40,7 +54,7 @@ def table_from_layers(records: Sequence[dict[str, Any]], path: str) -> SpanTable
     for record in records:
         if "averageMs" not in record:  # the first has only the count of runs
             continue
-        text, length = str(record["name"]), float(record["averageMs"]) * 1e3
+        text, length = str(record.get("name", "")), max(number_from(record["averageMs"]), 0.0) * 1e3
         name = SpanName(text, SpanKind.KERNEL, module=module_from_node(text), operator=_layer_type(text))
         table.add_span(table.add_name(name), stream, at, length)
         at += length

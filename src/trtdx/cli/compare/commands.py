@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from trtdx.cli.compare_options import (
+from trtdx.cli.compare.options import (
     CandidateArgument,
     ComparisonOptions,
     KeepOption,

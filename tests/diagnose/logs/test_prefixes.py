@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.prefixes import peel_line
+from trtdx.diagnose.logs.prefixes import peel_line
 from trtdx.rule import LOG_LEVELS
 
 # (line, message, level, rank)

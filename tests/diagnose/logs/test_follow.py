@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.follow import Follower, GrowingLog
+from trtdx.diagnose.logs.follow import Follower, GrowingLog
 from trtdx.host import RecordedHost
 from trtdx.redact import redact_secrets
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from trtdx.diagnose.read_ahead import QUEUE_LENGTH, read_ahead
+from trtdx.diagnose.logs.read_ahead import QUEUE_LENGTH, read_ahead
 
 
 def test_all_items_come_in_order():

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from trtdx.case import CaseWriter
+from trtdx.diagnose.logs.sources import open_sources
 from trtdx.diagnose.run import diagnose_sources
-from trtdx.diagnose.sources import open_sources
 from trtdx.errors import CaseError, InputError
 from trtdx.formats.streams import read_blocks
 from trtdx.host import RealHost, RecordedHost

@@ -11,7 +11,7 @@ import typer
 
 from trtdx.cli.deprecated import MovedMemoryFlags
 from trtdx.cli.groups import MAIN, expand_groups, make_command_group
-from trtdx.cli.memory_options import (
+from trtdx.cli.memory.options import (
     LoadOptions,
     LogsArgument,
     ModelArgument,
@@ -49,6 +49,7 @@ def run_memory(
     findings: FindingOptions,
     output: ReportOptions,
     words: ModelArgument = None,
+    save: SaveFlag = False,
 ) -> None:
     """Say what uses a GPU's memory, whether it fits, and what to change.
 
@@ -67,8 +68,8 @@ def run_memory(
         setup.check_logs_model(model, serving, dict(flags))
         question = setup.build_question(host, model, serving, dict(flags))
         named = [*(moved.log or moved.calibrate or ()), *logs]
-        _report_logs(host, named, question, findings, output, learns=mode == "calibrate")
-    _plan_model(setup, serving, load, findings, output, words, frontier=bool(mode), plot=moved.plot)
+        _report_logs(host, named, question, findings, output, learns=mode == "calibrate", save=save)
+    _plan_model(setup, serving, load, findings, output, words, frontier=bool(mode), plot=moved.plot, save=save)
 
 
 def plan_frontier(
@@ -79,9 +80,10 @@ def plan_frontier(
     output: ReportOptions,
     words: ModelArgument = None,
     plot: Annotated[str, make_flag("--plot", metavar="FILE", text="Draw the frontier: .png, .svg or .html.")] = "",
+    save: SaveFlag = False,
 ) -> NoReturn:
     """Find the largest batch for each length and step, and what stands in the way."""
-    _plan_model(setup, serving, load, findings, output, words, frontier=True, plot=plot)
+    _plan_model(setup, serving, load, findings, output, words, frontier=True, plot=plot, save=save)
 
 
 def explain_log(
@@ -122,6 +124,7 @@ def _plan_model(
     *,
     frontier: bool,
     plot: str,
+    save: bool,
 ) -> NoReturn:
     """Plan a model's memory, print the report and end."""
     from trtdx.cli.capture.build import show_building
@@ -145,6 +148,8 @@ def _plan_model(
         require_packages(("numpy", "ml_dtypes", "tensorrt_rtx"), purpose="compile the model's layers")
     with show_building() if load.compile_ else nullcontext() as progress:
         report = report_memory_plan(host, question, findings.load_rules(host), request, progress)
+    if save:
+        store_report(host, "memory", report)
     emit_report(report, output, findings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtdx.diagnose.lines import CONTEXT_BYTES, MAX_LINE_BYTES, split_segments
+from trtdx.diagnose.logs.lines import CONTEXT_BYTES, MAX_LINE_BYTES, split_segments
 from trtdx.formats.streams import BLOCK_BYTES
 from trtdx.redact import redact_secrets
 

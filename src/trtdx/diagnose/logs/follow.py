@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trtdx.diagnose.line_matches import NEIGHBOUR_LINES
-from trtdx.diagnose.lines import CONTEXT_BYTES, LogSegment, clean_block
+from trtdx.diagnose.logs.lines import CONTEXT_BYTES, LogSegment, clean_block
 from trtdx.diagnose.matcher import Matcher
 from trtdx.diagnose.run import report_from_facts
 from trtdx.diagnose.scan import count_newlines

@@ -1,0 +1,1 @@
+"""Logs as they come: files, archives and streams, their lines, prefixes and times."""
