@@ -117,6 +117,8 @@ def _report_plan(host: Host, memory_request: MemoryRequest, book: RuleBook, requ
         summary = Summary(text, partial=answer.notes)
         return MemoryReport(summary=summary, findings=tuple(wrong), memory=memory_json(planner(setup)))
     if setup.device is None:
+        if request.target:
+            raise InputError("whether a --target can be reached depends on the GPU", fix="name one: --gpu H100")
         return _report_without_gpu(setup, planner, wrong, request, answer.notes)
     return _report_with_gpu(question, wrong, request, book)
 

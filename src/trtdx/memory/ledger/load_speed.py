@@ -63,7 +63,8 @@ def bound_load(setup: Setup, load: RequestLoad) -> LoadSpeed | None:
     prompt = bound_step(setup, speeds, StepLoad(prompt_tokens=load.input, prompts=1, ends=1))
     arriving = in_stage / load.output  # prompts, in each step
     with_others = _add_prompts(step, prompt, arriving * (load.batch - 1) / load.batch)
-    token_s = stages * with_others.seconds
+    # Requests that begin together have no prompts beside them while they decode, so only what is likely counts those.
+    token_s, likely_s = stages * step.seconds, stages * with_others.seconds
     rate = load.batch / (stages * _add_prompts(step, prompt, arriving).seconds)
     first_s = _first_token_seconds(setup, speeds, load)
     low, high = LIKELY_SHARE
@@ -74,7 +75,7 @@ def bound_load(setup: Setup, load: RequestLoad) -> LoadSpeed | None:
         tpot_ms=token_s * 1e3,
         ttft_ms=first_s * 1e3,
         tokens_per_s=rate,
-        likely_tpot_ms=(token_s * 1e3 / low, token_s * 1e3 / high),
+        likely_tpot_ms=(likely_s * 1e3 / low, likely_s * 1e3 / high),
         likely_ttft_ms=(first_s * 1e3 / low, first_s * 1e3 / high),
         likely_tokens_per_s=(rate * low, rate * high),
         binding=with_others.binding,

@@ -30,6 +30,7 @@ class GpuSpeeds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory: float  # GB/s
     bf16: float  # TFLOPS, dense
     fp8: float = 0
+    int8: float = 0  # where it is not that of fp8
     fp4: float = 0
     link: float = 0  # GB/s, one way
     source: str = ""
@@ -110,4 +111,6 @@ def _peak(setup: Setup, speeds: GpuSpeeds) -> float:
     formats = setup.formats.weights
     if "NVFP4" in formats or "MXFP4" in formats:
         return max(speeds.fp4, speeds.fp8, speeds.bf16)
-    return max(speeds.fp8, speeds.bf16) if "FP8" in formats or "A8" in formats else speeds.bf16
+    if "FP8" in formats:
+        return max(speeds.fp8, speeds.bf16)
+    return max(speeds.fp8, speeds.int8, speeds.bf16) if "A8" in formats else speeds.bf16
