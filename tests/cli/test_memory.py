@@ -363,3 +363,9 @@ def test_a_cache_that_is_not_paged_is_told_whole(memory):
     text = " ".join(memory("Llama-2-7B", "--gpu", "A40", "--trtllm-version", "1.0.0", *words).stdout.split())
     assert "left for a KV cache of 256.0 GiB, which is not paged" in text
     assert "128 sequences of 4096 tokens: 256.0 GiB of KV cache are needed" in text
+
+
+def test_a_target_without_a_gpu_is_not_passed_over(memory):
+    done = memory("Llama-3.1-8B", "--target", "batch=5000, seq=400000")
+    assert done.returncode == 2
+    assert "name one: --gpu H100" in done.stderr
