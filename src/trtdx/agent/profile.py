@@ -25,10 +25,10 @@ TRTLLM_PATH, TRTLLM_WINDOW = "TLLM_TORCH_PROFILE_TRACE", "TLLM_PROFILE_START_STO
 
 def watch_profile(process: SupervisedProcess) -> None:
     """Prepare the profiler where `TRTDX_PROFILE` says "FOLDER|WARMUP|STEPS|SECONDS|STACKS"."""
-    wanted = os.environ.get("TRTDX_PROFILE", "")
-    if not wanted:
+    request = os.environ.get("TRTDX_PROFILE", "")
+    if not request:
         return
-    folder, warmup, steps, seconds, stacks = wanted.rsplit("|", 4)
+    folder, warmup, steps, seconds, stacks = request.rsplit("|", 4)
     os.makedirs(folder, exist_ok=True)
     if TRTLLM_WINDOW not in os.environ:
         os.environ[TRTLLM_WINDOW] = f"{warmup}-{int(warmup) + int(steps)}"

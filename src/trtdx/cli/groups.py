@@ -80,16 +80,16 @@ class MainCommandGroup(TyperGroup):
     `trtdx memory ./model` is `trtdx memory run ./model`; a folder called like a subcommand is reached as `./log`.
     """
 
-    main = MAIN
+    main_command = MAIN
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in HELP:
-            args = [self.main, *args]
+            args = [self.main_command, *args]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the main command's help, with the subcommands listed before its example."""
-        main = self.commands[self.main]
+        main = self.commands[self.main_command]
         with main.make_context(ctx.info_name, [], parent=ctx.parent, resilient_parsing=True) as main_context:
             main.format_usage(main_context, formatter)
             main.format_help_text(main_context, formatter)

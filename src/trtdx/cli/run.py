@@ -129,7 +129,9 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) ->
     from trtdx.run.run import run_command
 
     host = RealHost()
-    result = run_command(host, request, lambda: load_book(host), lambda report: show_report(report, request.case, color))
+    result = run_command(
+        host, request, lambda: load_book(host), lambda report: show_report(report, request.case, color)
+    )
     report = result.report
     if rerun and result.status and result.record.launcher_pid:
         report = run_again(host, request, result, lambda: load_book(host), Path(request.case, "live"))

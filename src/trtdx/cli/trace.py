@@ -14,11 +14,10 @@ from trtdx.host import RealHost
 from trtdx.optional import require_packages
 
 
-
 class TraceGroup(MainCommandGroup):
     """Files are looked at without a word before them; `run` makes them."""
 
-    main = "files"
+    main_command = "files"
 
 
 app = make_command_group("Say where the time goes, of files or of a command.", TraceGroup)
