@@ -43,10 +43,10 @@ _MIXED = (  # what people take for a password and nobody for a word: letters and
     r"(?P<value>[^\s\"'<>|,;\\(){}\[\]]{6,})"
 )
 _PGPASS_INSIDE = re.compile(
-    rf"(?<=[\s\"'])(?P<before>[\w.*-]{{1,253}}:(?:\d{{2,5}}|\*):[\w*-]{{1,63}}:[\w*-]{{1,63}}:){_MIXED}"
+    rf"(?<=[\s\"'=])(?P<before>[\w.*-]{{1,253}}:(?:\d{{2,5}}|\*):[\w*-]{{1,63}}:[\w*-]{{1,63}}:){_MIXED}"
 )
 _NEAR_WORD = re.compile(  # "user bob, password X", "passphrase for the key: X", "credentials: bob / X", "bindpw X"
-    r"(?P<before>\b(?:password|passphrase|passcode|passwd|bindpw|rootpw|credentials?)\b(?:[ :=]{1,3}(?:for|of|to|the|is|user|key|new|your|my|with)\b){0,4}"
+    r"(?P<before>\b(?:password|passphrase|passcode|passwd|bindpw|rootpw|credentials?|unseal key(?: \d)?|geniekey)\b(?:[ :=]{1,3}(?:for|of|to|the|is|user|key|new|your|my|with)\b){0,4}"
     r"(?: ['\"`]?[\w:/.@-]{1,80}['\"`]?)?(?: ?[:=/] ?| {1,4}|: {1,4})[\"'`]?)" + _MIXED,
     re.IGNORECASE,
 )
@@ -161,7 +161,7 @@ _BY_WORD: tuple[tuple[tuple[str, ...], re.Pattern[str], Replacement], ...] = (
     ((":",), _PGPASS, _redact_value_after),
     ((":",), _PGPASS_INSIDE, _redact_mixed),
     (("@",), _MAIL_BESIDE, _redact_mixed),
-    (("pass", "bindpw", "rootpw", "credential"), _NEAR_WORD, _redact_mixed),
+    (("pass", "bindpw", "rootpw", "credential", "unseal", "geniekey"), _NEAR_WORD, _redact_mixed),
     (("echo ", "printf "), _PIPED, _redact_value_after),
     (("</",), _ELEMENT, _redact_named),
     (("value",), _PAIR_OF_FIELDS, _redact_named),
