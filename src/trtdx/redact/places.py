@@ -46,9 +46,8 @@ _PGPASS_INSIDE = re.compile(
     rf"(?<=[\s\"'=])(?P<before>[\w.*-]{{1,253}}:(?:\d{{2,5}}|\*):[\w*-]{{1,63}}:[\w*-]{{1,63}}:){_MIXED}"
 )
 _NEAR_WORD = re.compile(  # "user bob, password X", "passphrase for the key: X", "credentials: bob / X", "bindpw X"
-    r"(?P<before>\b(?:password|passphrase|passcode|passwd|bindpw|rootpw|credentials?|unseal key(?: \d)?|geniekey)\b(?:[ :=]{1,3}(?:for|of|to|the|is|user|key|new|your|my|with)\b){0,4}"
-    r"(?: ['\"`]?[\w:/.@-]{1,80}['\"`]?)?(?: ?[:=/] ?| {1,4}|: {1,4})[\"'`]?)" + _MIXED,
-    re.IGNORECASE,
+    r"(?P<before>(?i:\b(?:password|passphrase|passcode|passwd|bindpw|rootpw|credentials?|unseal key(?: \d)?|geniekey)\b(?:[ :=]{1,3}(?:for|of|to|the|is|user|key|new|your|my|with)\b){0,4}"
+    r"(?: ['\"`]?[\w:/.@-]{1,80}['\"`]?)?(?: ?[:=/] ?| {1,4}|: {1,4})[\"'`]?))" + _MIXED
 )
 _PIPED = re.compile(
     r"(?P<before>\b(?:echo|printf)(?: -\w+| '?%s(?:\\n)?'?)* [\"']?)(?P<value>[^\s\"']{3,})(?=[\"']? ?\| ?(?:sudo\b[^\n|]{0,40} -\w*S|[^\n|]{0,200}-stdin\b))"
