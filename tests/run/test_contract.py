@@ -239,7 +239,9 @@ def test_each_ranks_output_is_kept_apart(supervise, tmp_path):
     merged = subprocess.run(
         [*TRTDX, "run", "logs", str(tmp_path / "case"), "--merge"], capture_output=True, text=True, check=True
     )
-    assert merged.stdout.count("child of") == 3
+    # What a rank prints in pieces may meet another's on its way through the launcher; under its rank it is whole.
+    of_ranks = [line for line in merged.stdout.splitlines() if " rank-" in line and "child of" in line]
+    assert len(of_ranks) == 3
 
 
 def test_a_full_disk_or_a_closed_case_does_not_stop_the_command(supervise, tmp_path):

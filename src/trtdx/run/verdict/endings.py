@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def blame(failures: Sequence[Failure]) -> list[Failure]:
         and (failure.was_waiting == first.was_waiting or failure.kind != KILLED)
     ]
     # Where one rank is killed, MPICH's launcher kills all others at once.
-    return same[:1] if first.kind == KILLED and len(same) == len(failures) else same
+    return same[:1] if first.kind == KILLED and all(failure.signal == signal.SIGKILL for failure in failures) else same
 
 
 def left_without_finalize(stories: Sequence[RankStory], culprits: Sequence[Failure]) -> list[RankStory]:
