@@ -157,7 +157,7 @@ def run_job(job: ZooJob, python: Path, folder: Path, quiet_s: float = QUIET_S) -
     """Run a job under `trtdx run` and return what it says."""
     command, variables = command_of(job, python)
     report = folder / "report.json"
-    quiet = quiet_s * 3 if job.launcher == "torchrun" else quiet_s
+    quiet = quiet_s * 3 if job.launcher == "torchrun" or job.fault == "oom" else quiet_s  # both are slow, not stalled
     argv = [sys.executable, "-m", "trtdx", "run", "--case", str(folder / "case"), "--report", str(report)]
     argv += ["--quiet-for", str(quiet), "--on-hang", "kill", "--", *command]
     if job.launcher == "srun":
