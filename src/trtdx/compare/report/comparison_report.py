@@ -11,6 +11,7 @@ import msgspec
 
 from trtdx.compare.align.name_meanings import tensor_in_words
 from trtdx.compare.nouns import PairVerdict
+from trtdx.compare.report.portrait_nouns import TensorPortrait
 from trtdx.model import Report, Section, Where
 from trtdx.words import format_count
 
@@ -94,6 +95,7 @@ class ComparisonReport(Report, frozen=True, kw_only=True):
     unmatched: tuple[UnmatchedRow, ...] = ()
     segment_runs: int = 0
     coverage: Coverage = Coverage()
+    portraits: tuple[TensorPortrait, ...] = ()  # of the worst tensors, where a page is to be made
 
     def pictures(self) -> tuple[Picture, ...]:
         """Return the drift over depth, and over depth and steps where there are several of both."""
