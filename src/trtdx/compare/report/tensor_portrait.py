@@ -90,8 +90,10 @@ def _summarize(values: Array) -> ValueSummary:
     import numpy as np
 
     finite = values[np.isfinite(values)]
-    numbers = (finite.min(), finite.max(), finite.mean(), finite.std()) if finite.size else (0.0,) * 4
-    return ValueSummary(*(float(number) for number in numbers), int(values.size - finite.size))
+    if not finite.size:
+        return ValueSummary(0.0, 0.0, 0.0, 0.0, int(values.size))
+    low, high, mean, std = (float(number) for number in (finite.min(), finite.max(), finite.mean(), finite.std()))
+    return ValueSummary(low, high, mean, std, int(values.size - finite.size))
 
 
 def _count_values(*sides: Array) -> tuple[list[float], list[list[int]]]:
@@ -141,5 +143,4 @@ def _measure_pattern(first: Array, second: Array, rows: Sequence[int], columns: 
         squares = np.add.reduceat(np.add.reduceat((second - first) ** 2, rows, 0), columns, 1)
         sizes = np.add.reduceat(np.add.reduceat(first**2, rows, 0), columns, 1)
         errors = np.sqrt(squares / (np.nanmean(np.where(np.isfinite(sizes), sizes, np.nan)) or 1.0))
-    rounded = [[float(f"{value:.3g}") if math.isfinite(value) else -1.0 for value in row] for row in errors.tolist()]
-    return rounded
+    return [[float(f"{value:.3g}") if math.isfinite(value) else -1.0 for value in row] for row in errors.tolist()]
