@@ -183,7 +183,7 @@ def ten_times(folder: Path) -> None:
 
         return re.sub(r"(pattern = ''')(.*?)(''')", in_pattern, text, flags=re.DOTALL)
 
-    for page in packaged_folder().glob("*.md"):
+    for page in packaged_folder().rglob("*.md"):
         for number in range(1, 10):
             text = changed(page.read_text(), number)
             text = re.sub(r'^code = "DX(\d+)"', rf'code = "DX{number}\1"', text, flags=re.MULTILINE)

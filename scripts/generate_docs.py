@@ -26,7 +26,7 @@ from trtdx.memory.report.schema import MemoryDocument
 from trtdx.model import Report
 from trtdx.render import render_text
 from trtdx.render.json import schema_of_report
-from trtdx.rule import RuleHarm
+from trtdx.rule import Rule, RuleHarm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,12 +75,19 @@ def agreements_page() -> str:
     for harm, words in HARMS.items():
         rows = [row for row in agreement_table() if book.get(row.code).front.harm is harm]
         parts.append(f"## {words.capitalize()} ({len(rows)})")
-        parts.append("\n".join(["| code | what must agree | between |", "|---|---|---|", *map(_agreement_row, rows)]))
+        parts.append(
+            "\n".join(
+                [
+                    "| code | what must agree | between |",
+                    "|---|---|---|",
+                    *(_agreement_row(row, book.get(row.code)) for row in rows),
+                ]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 
-def _agreement_row(row: Agreement) -> str:
-    rule = load_book(RealHost()).get(row.code)
+def _agreement_row(row: Agreement, rule: Rule) -> str:
     about = (row.check.__doc__ or "").strip().splitlines()[0].rstrip(".")
     page = f"../src/trtdx/rules/{rule.front.area}/{rule.code}-{rule.slug}.md"
     return f"| [{rule.code}]({page}) | {about} | {', '.join(row.sides)} |"

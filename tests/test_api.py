@@ -36,6 +36,7 @@ def test_a_package_is_callable_whichever_module_of_it_was_imported_first(name):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.heavy
 def test_questions_have_reports_for_answers(tmp_path):
     log = tmp_path / "server.log"
     log.write_text("[TensorRT-LLM][ERROR] Assertion failed: mpiSize == tp * pp (2 != 4)\n")
@@ -58,6 +59,7 @@ def test_what_cannot_be_answered_raises_with_a_way_out():
         trtdx.memory("no-such-model", gpu="H100")
 
 
+@pytest.mark.heavy
 def test_a_capture_can_be_opened_and_compared(tmp_path):
     pytest.importorskip("onnxruntime")
     model = ROOT / "examples" / "tiny" / "model.onnx"

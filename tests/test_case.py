@@ -83,6 +83,7 @@ def test_a_case_that_claims_too_much_is_refused(tmp_path, monkeypatch):
         open_case(RealHost(), str(tmp_path / "big.trtdx"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("at", range(0, 40, 3))
 def test_a_secret_at_the_border_of_a_line_without_end_stays_out(tmp_path, at):
     secret = b"hf_" + b"aB3d" * 8

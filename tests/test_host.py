@@ -43,6 +43,7 @@ def test_files(host, tmp_path):
         assert (a.read(), b.read()) == (b"one more", b"new")
 
 
+@pytest.mark.heavy
 def test_commands_end_or_are_ended():
     done = RealHost().run([sys.executable, "-c", "import sys; print(7); sys.exit(3)"], timeout_s=30)
     assert (done.status, done.stdout) == (3, b"7\n")

@@ -63,6 +63,7 @@ def run_trtdx(python: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("words", "extras"),
     [
@@ -88,6 +89,7 @@ def test_a_core_install_asks_for_the_extra_and_never_says_that_the_model_is_wron
     assert f"[{extras}]" in done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [
@@ -118,6 +120,7 @@ def test_a_script_is_told_the_command_too(core):
     assert "[capture,onnx,torch]" in done.stderr
 
 
+@pytest.mark.heavy
 def test_without_torch_the_place_is_found_and_torch_is_offered_to_find_the_cause(without_torch):
     sides = (f"onnx:{TINY}/model.onnx", f"onnx:{TINY}/rotary-mistake.onnx")
     done = run_trtdx(without_torch, "compare", *sides, "--tokens", "5 17 42 9 8 7", "--json")

@@ -31,6 +31,7 @@ PYTHON = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("how", "code"), PYTHON)
 def test_every_python_example_of_the_docs_runs(how, code, tmp_path):
     compile(code, "example", "exec")
@@ -63,6 +64,7 @@ def test_every_command_is_in_the_docs():
         assert f"## `trtdx {command}`" in text
 
 
+@pytest.mark.heavy
 def test_the_readme_shows_what_the_tool_really_prints():
     readme = (ROOT / "README.md").read_text()
     shown = re.search(r"\$ (trtdx diagnose examples/\S+)\n(.*?)```", readme, re.DOTALL)
@@ -137,12 +139,14 @@ def names_bound_in(path):
             yield node.id
 
 
+@pytest.mark.heavy
 def test_no_name_says_nothing():
     package = ROOT / "src" / "trtdx"
     bound = {(str(path.relative_to(package)), name) for path in package.rglob("*.py") for name in names_bound_in(path)}
     assert {(path, name) for path, name in bound if name in VAGUE_NAMES} - VAGUE_BUT_PUBLISHED == set()
 
 
+@pytest.mark.heavy
 def test_no_class_name_is_used_twice():
     counts = Counter(
         node.name
@@ -153,6 +157,7 @@ def test_no_class_name_is_used_twice():
     assert {name for name, count in counts.items() if count > 1} == set()
 
 
+@pytest.mark.heavy
 def test_no_function_is_longer_than_a_screen():
     long = {
         f"{path.name}: {node.name}"
@@ -252,6 +257,7 @@ def _reaches_past_the_host(path):
     return False
 
 
+@pytest.mark.heavy
 def test_the_outside_world_is_reached_through_the_host():
     package = ROOT / "src" / "trtdx"
     # The agent runs in the processes of a job, where trtdx and its host are not.
@@ -265,6 +271,7 @@ def test_no_folder_holds_more_than_a_newcomer_can_take_in():
     assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
+@pytest.mark.heavy
 def test_the_source_distribution_holds_what_its_tests_need(tmp_path):
     pytest.importorskip("setuptools")
     if not (ROOT / ".git").exists():

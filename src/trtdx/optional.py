@@ -20,7 +20,7 @@ SHARED_PACKAGES = ("numpy", "ml_dtypes")  # come with every extra that computes
 EXTRAS = {
     "blake3": "build", "duckdb": "capture", "elftools": "check", "matplotlib": "plot", "ml_dtypes": "capture",
     "numpy": "capture", "onnx": "onnx",
-    "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "starlette": "ui", "tensorrt_rtx": "trt",
+    "onnx_ir": "onnx", "onnxruntime": "onnx", "safetensors": "torch", "starlette": "ui", "textual": "ui", "tensorrt_rtx": "trt",
     "tokenizers": "torch", "torch": "torch", "transformers": "torch", "uvicorn": "ui", "xxhash": "capture",
     "zstandard": "zstd", "psycopg": "postgres", "fsspec": "remote", "mcp": "mcp",
 }  # fmt: skip

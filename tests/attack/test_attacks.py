@@ -17,12 +17,14 @@ CORPUS = Path(__file__).parent / "corpus"
 ROUNDS = {"artifacts": 8, "patterns": 12, "secrets": 1}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_breaks_nothing(name, tmp_path):
     attack, _ = ATTACKS[name]
     assert list(attack(tmp_path, 20_261_118, ROUNDS[name])) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", sorted(CORPUS.iterdir()), ids=lambda path: path.name)
 def test_what_an_attack_found_once_breaks_nothing_again(path):
     if path.suffix == ".log":

@@ -26,6 +26,7 @@ def run_trtdx(*arguments, cwd, timeout=60, **options):
     )
 
 
+@pytest.mark.heavy
 def test_a_pipe_in_a_folder_of_logs_is_not_waited_for(tmp_path):
     (tmp_path / "server.log").write_text(ERROR)
     os.mkfifo(tmp_path / "pipe.log")
@@ -34,6 +35,7 @@ def test_a_pipe_in_a_folder_of_logs_is_not_waited_for(tmp_path):
     assert "server.log" in done.stdout
 
 
+@pytest.mark.heavy
 def test_a_small_file_that_expands_to_gigabytes_is_cut_off(tmp_path):
     packer = bz2.BZ2Compressor()
     zeros = bytes(1 << 24)
@@ -43,6 +45,7 @@ def test_a_small_file_that_expands_to_gigabytes_is_cut_off(tmp_path):
     assert "times its size" in done.stdout + done.stderr
 
 
+@pytest.mark.heavy
 def test_no_character_that_drives_a_terminal_leaves_in_json(tmp_path):
     (tmp_path / "server.log").write_text(ERROR.rstrip() + " \x7f\x9b31m\u202eevil\n")
     done = run_trtdx("diagnose", "--json", "server.log", cwd=tmp_path)
@@ -58,6 +61,7 @@ def test_errors_about_arguments_keep_secrets_and_escapes_to_themselves(tmp_path)
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root for a small mount of its own")
 @pytest.mark.parametrize("case", ["full/case", "full/case.trtdx"])
 def test_a_full_disk_while_saving_leaves_answer_and_status_as_they_are(tmp_path, case):

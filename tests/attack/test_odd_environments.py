@@ -28,6 +28,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("command", "status"),
     [
@@ -53,6 +54,7 @@ def test_without_a_home_nothing_is_kept_where_others_can_write(folder):
     assert done.stdout == "None\n", done.stderr
 
 
+@pytest.mark.heavy
 def test_a_damaged_cache_of_rules_is_not_believed(folder):
     assert run_shell(f"{TRTDX} diagnose a.log", folder, XDG_CACHE_HOME=str(folder)).returncode == 1
     (cache,) = (folder / "trtdx").glob("rules-*")
@@ -65,11 +67,13 @@ def test_a_damaged_cache_of_rules_is_not_believed(folder):
     assert "DX210" in done.stdout
 
 
+@pytest.mark.heavy
 def test_a_narrow_terminal_and_an_odd_locale_change_no_status(folder):
     done = run_shell(f"{TRTDX} diagnose a.log", folder, COLUMNS="1", LC_ALL="xx_YY.none", PYTHONIOENCODING="ascii")
     assert done.returncode == 1, done.stderr
 
 
+@pytest.mark.heavy
 def test_a_team_page_with_a_name_in_use_is_refused_by_rules_check_too(folder):
     from trtdx.knowledge.load import packaged_folder
 
@@ -80,6 +84,7 @@ def test_a_team_page_with_a_name_in_use_is_refused_by_rules_check_too(folder):
     assert "DX210 is claimed by" in run_shell(f"{TRTDX} rules check team", folder).stdout, done.stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("setsid"), reason="needs setsid")
 def test_a_read_only_folder_is_no_obstacle(folder):
     folder.chmod(0o500)

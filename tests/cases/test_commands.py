@@ -32,6 +32,7 @@ def kept_id(done):
     return done.stderr.partition("kept as case ")[2].split()[0]
 
 
+@pytest.mark.heavy
 def test_from_a_log_to_a_resolution_that_the_next_one_finds(trtdx_here, sqlite_url, logs):
     saved = trtdx_here("diagnose", "first.log", "--save")
     assert saved.returncode == 1  # keeping changes neither the answer nor its status
@@ -52,6 +53,7 @@ def test_from_a_log_to_a_resolution_that_the_next_one_finds(trtdx_here, sqlite_u
     assert trtdx_here("cases", "search", second[:7]).stdout.count(case_id) == 1
 
 
+@pytest.mark.heavy
 def test_lists_notes_links_and_numbers(trtdx_here, sqlite_url, logs):
     one, other = (kept_id(trtdx_here("diagnose", name, "--save")) for name in ("first.log", "again.log"))
     trtdx_here("cases", "note", one, "only", "after the update")
@@ -72,6 +74,7 @@ def test_lists_notes_links_and_numbers(trtdx_here, sqlite_url, logs):
     assert trtdx_here("cases", "show", "nosuch").returncode == 2
 
 
+@pytest.mark.heavy
 def test_one_file_goes_to_a_colleague(trtdx_here, sqlite_url, logs, monkeypatch):
     case_id = kept_id(trtdx_here("diagnose", "first.log", "--save"))
     trtdx_here("cases", "resolve", case_id, "--cause", "shm")
@@ -93,6 +96,7 @@ def test_one_file_goes_to_a_colleague(trtdx_here, sqlite_url, logs, monkeypatch)
     assert shown["report"]["findings"][0]["code"] == "DX400"
 
 
+@pytest.mark.heavy
 def test_a_resolved_case_becomes_a_rule_page(trtdx_here, sqlite_url, logs):
     case_id = kept_id(trtdx_here("diagnose", "unknown.log", "--save"))
     draft = ("rules", "new", "ACME001", "frobnicator-limit", "--in", "ours", "--from-case", case_id)
@@ -135,6 +139,7 @@ def test_a_comparison_is_kept(trtdx_here, sqlite_url, tmp_path):
     assert "kept as case" in trtdx_here("compare", "a.npz", "b.npz", "--save").stderr
 
 
+@pytest.mark.heavy
 def test_without_a_place_for_the_store_the_answer_still_comes(trtdx_here, logs, monkeypatch):
     for name in ("TRTDX_STORE", "XDG_DATA_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -159,6 +164,7 @@ def test_a_search_without_a_store_finds_rule_pages(trtdx_here, sqlite_url, logs)
     assert trtdx_here("cases", "list").returncode == 2
 
 
+@pytest.mark.heavy
 def test_save_takes_a_name_only_where_it_can_be_one(trtdx_here, sqlite_url, logs):
     assert "kept as case" in trtdx_here("diagnose", "--save", "--json", "first.log").stderr
     assert "kept as case" in trtdx_here("diagnose", "--save", "first.log").stderr
@@ -167,6 +173,7 @@ def test_save_takes_a_name_only_where_it_can_be_one(trtdx_here, sqlite_url, logs
     assert not (logs / TO_STORE).exists()
 
 
+@pytest.mark.heavy
 def test_hostile_words_stay_words(trtdx_here, sqlite_url, logs):
     case_id = kept_id(trtdx_here("diagnose", "first.log", "--save"))
     for words in ('" OR 1=1 --', "'; DROP TABLE cases; --", "NEAR(a b)", "*", "\x1b[31m"):

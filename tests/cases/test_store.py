@@ -38,6 +38,7 @@ def with_place(**place):
     return msgspec.structs.replace(FACTS, **place)
 
 
+@pytest.mark.heavy
 def test_what_is_kept_comes_back(store):
     case_id = store.add(make_case())
     case = store.find(case_id)
@@ -48,6 +49,7 @@ def test_what_is_kept_comes_back(store):
         store.find("zzzzzzzzz")
 
 
+@pytest.mark.heavy
 def test_lists_are_filtered_and_newest_first(store):
     first = store.add(make_case(1.0))
     second = store.add(make_case(2.0, tool="run", facts=CaseFacts(codes=("DX1",))))
@@ -143,6 +145,7 @@ with opened_store(host, writes=True) as store:
 """
 
 
+@pytest.mark.heavy
 def test_two_write_while_a_third_is_killed_and_nothing_is_lost(store_url):
     def start(name, count):
         argv = [sys.executable, "-c", WRITER, name, str(count)]

@@ -314,6 +314,7 @@ def weights_that_are_pointers(environment):
     Path("model/model.safetensors").write_text(POINTER)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CASES)
 def test_cause_is_first_names_its_culprit_and_goes_away_once_mended(name, environment, check, monkeypatch):
     break_it, expected = CASES[name]

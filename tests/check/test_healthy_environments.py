@@ -102,6 +102,7 @@ def the_drivers_library_on_a_machine_without_one(environment, monkeypatch):
     init.write_text(init.read_text() + "from tensorrt import _trt\n")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CASES)
 def test_healthy_environment_gives_no_alarm(name, environment, check, monkeypatch):
     CASES[name](environment, monkeypatch)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from support.make_environments import compile_library, make_venv, set_architecture
+from support.make_environments import compile_library, make_venv, set_architecture, write_wheels
 from trtdx.check.collect import CheckQuestion, collect_environment, read_record
 from trtdx.check.facts.loader import parse_loader_cache
 from trtdx.check.facts.trials import PROBE, STARTER, parse_trial
@@ -102,6 +102,7 @@ def test_root_without_python_is_a_finding_with_a_way_on(tmp_path, book):
     assert "--container" in finding.fixes[0].command
 
 
+@pytest.mark.heavy
 def test_plan_is_proven_by_the_resolver_before_it_is_offered(environment, check):
     replace_package(environment, "transformers", "5.0.0")
     report = check(environment, wishes=MendingWishes(resolves=True))
@@ -110,6 +111,7 @@ def test_plan_is_proven_by_the_resolver_before_it_is_offered(environment, check)
     assert "transformers==4.57.3" in report.findings[0].fixes[0].command
 
 
+@pytest.mark.heavy
 def test_plan_that_the_index_cannot_fulfil_says_so(environment, check, monkeypatch, tmp_path):
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path))
@@ -120,6 +122,22 @@ def test_plan_that_the_index_cannot_fulfil_says_so(environment, check, monkeypat
         check(environment, wishes=MendingWishes(lock=str(tmp_path / "lock.txt")))
 
 
+@pytest.mark.heavy
+def test_plan_changes_who_requires_where_no_version_fits_all(environment, check, monkeypatch, tmp_path):
+    environment.add("base", "5.0")
+    environment.add("keeper", "1.0", requires=("base>=5",))
+    environment.add("helper", "2.0", requires=("base>=4",))
+    write_wheels(environment, tmp_path / "wheels")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    shutil.rmtree(environment.site / "helper-2.0.dist-info")
+    environment.add("helper", "1.0", requires=("base<4",))
+    report = check(environment, wishes=MendingWishes(resolves=True))
+    assert report.sections[0].rows == (("helper", "1.0", "2.0"),)
+    assert "proven with" in report.findings[0].fixes[0].text
+
+
+@pytest.mark.heavy
 def test_fix_makes_a_new_environment_that_is_clean_and_leaves_the_old_one(environment, check, tmp_path):
     replace_package(environment, "transformers", "5.0.0")
     lock, container = tmp_path / "lock.txt", tmp_path / "Dockerfile"
@@ -145,6 +163,7 @@ def test_changes_since_the_last_good_check_are_told(environment, check):
 IN_NAMESPACE = "mount -t tmpfs -o size={size} tmpfs {path} && {fill} exec {command}"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("path", "size", "fill", "code"),
     [("/dev/shm", "16m", "", "DX400"), ("FULL", "1m", "head -c 1100000 /dev/zero > {path}/x;", "DX046")],
@@ -214,6 +233,7 @@ def test_damaged_loader_cache_gives_nothing(data):
     assert parse_loader_cache(data) == {}
 
 
+@pytest.mark.heavy
 def test_command_line_ends_with_the_status_of_its_findings(environment):
     argv = [sys.executable, "-m", "trtdx", "check", "--no-resolve", "--python", str(environment.folder)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

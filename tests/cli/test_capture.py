@@ -20,6 +20,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from trtdx.capture.store.reader import Capture  # noqa: E402
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def trtdx(trtdx_here):

@@ -20,6 +20,7 @@ FULL = Path("/dev/full")
 HEALTHY = b"[TensorRT-LLM][INFO] MPI size: 4, MPI local size: 4, rank: 0\n"
 
 
+@pytest.mark.heavy
 def test_help_version_and_completion(trtdx):
     assert "trtdx diagnose server.log" in trtdx("--help").stdout
     assert trtdx("--version").stdout.startswith("trtdx 0.")
@@ -29,6 +30,7 @@ def test_help_version_and_completion(trtdx):
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "command",
     [
@@ -74,6 +76,7 @@ def test_help_imports_nothing_heavy(args):
     assert loaded & heavy == set()
 
 
+@pytest.mark.heavy
 def test_findings_exit_with_1_and_health_with_0(trtdx):
     assert trtdx("diagnose", "-", stdin=ERROR).returncode == 1
     assert trtdx("diagnose", "-", stdin=HEALTHY).returncode == 0
@@ -81,6 +84,7 @@ def test_findings_exit_with_1_and_health_with_0(trtdx):
     assert trtdx("diagnose", stdin=HEALTHY).stdout.startswith("no problem found")
 
 
+@pytest.mark.heavy
 def test_an_error_of_the_user_exits_with_2_without_a_traceback(trtdx):
     done = trtdx("diagnose", "nowhere.log")
     assert done.returncode == 2
@@ -88,6 +92,7 @@ def test_an_error_of_the_user_exits_with_2_without_a_traceback(trtdx):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_nothing_read_is_not_a_clean_bill_of_health(trtdx, tmp_path):
     (tmp_path / "empty.log").touch()
     (tmp_path / "rank0.bin").write_bytes(b"ftrt" + bytes(50))
@@ -106,6 +111,7 @@ def test_nothing_read_is_not_a_clean_bill_of_health(trtdx, tmp_path):
     assert trtdx("diagnose", "half").stdout.startswith("no problem found in what could be read")
 
 
+@pytest.mark.heavy
 def test_json_is_the_contract(trtdx):
     done = trtdx("diagnose", "--json", "-", stdin=ERROR)
     report = msgspec.json.decode(done.stdout, type=Report)
@@ -128,17 +134,20 @@ def test_json_is_the_contract(trtdx):
     assert report.findings[0].slug == "world-size-mismatch"
 
 
+@pytest.mark.heavy
 def test_markdown_pastes_into_an_issue(trtdx):
     out = trtdx("diagnose", "--markdown", "-", stdin=ERROR + b"```\n@everyone <script>\n").stdout
     assert out.startswith("### error\\[DX") or out.startswith("### error[DX")
     assert "\n```text\n" in out or "\n````text\n" in out
 
 
+@pytest.mark.heavy
 def test_piped_output_has_no_colour_and_forced_output_has(trtdx):
     assert "\x1b" not in trtdx("diagnose", "-", stdin=ERROR).stdout
     assert "\x1b[" in trtdx("diagnose", "--color", "always", "-", stdin=ERROR).stdout
 
 
+@pytest.mark.heavy
 def test_a_log_cannot_drive_the_terminal(trtdx):
     out = trtdx(
         "diagnose",
@@ -150,6 +159,7 @@ def test_a_log_cannot_drive_the_terminal(trtdx):
     assert "\x9b" not in out
 
 
+@pytest.mark.heavy
 def test_explain_shows_the_page_and_what_it_is_tested_with_only_when_asked(trtdx):
     assert "Fires on" not in trtdx("explain", "DX037").stdout
     assert "Fires on" in trtdx("explain", "DX037", "-v").stdout
@@ -166,6 +176,7 @@ def test_a_page_is_laid_out_for_a_terminal_without_colour_too(trtdx):
     assert "\x1b" not in shown
 
 
+@pytest.mark.heavy
 def test_explain_by_code_and_slug_and_the_nearest_name(trtdx):
     assert "Why it happens" in trtdx("explain", "DX210").stdout
     assert trtdx("explain", "World-Size-Mismatch").stdout == trtdx("rules", "show", "dx210").stdout
@@ -178,6 +189,7 @@ def test_explain_by_code_and_slug_and_the_nearest_name(trtdx):
     assert "gpu-memory-exhausted" in trtdx("explain", "exhausted").stderr
 
 
+@pytest.mark.heavy
 def test_a_damaged_log_among_several_is_no_clean_bill_of_health(trtdx, tmp_path):
     bad, damaged, good = tmp_path / "bad.log", tmp_path / "damaged.log.gz", tmp_path / "good.log"
     bad.write_bytes(ERROR)
@@ -189,6 +201,7 @@ def test_a_damaged_log_among_several_is_no_clean_bill_of_health(trtdx, tmp_path)
     assert trtdx("diagnose", str(damaged), str(bad)).returncode == 1
 
 
+@pytest.mark.heavy
 def test_all_missing_logs_are_named(trtdx):
     done = trtdx("diagnose", "nowhere1.log", "nowhere2.log")
     assert done.returncode == 2
@@ -196,6 +209,7 @@ def test_all_missing_logs_are_named(trtdx):
     assert "nowhere2.log" in done.stderr
 
 
+@pytest.mark.heavy
 def test_one_missing_log_among_several_is_told_and_the_others_are_read(trtdx, tmp_path):
     bad, good, missing = tmp_path / "bad.log", tmp_path / "good.log", str(tmp_path / "missing.log")
     bad.write_bytes(ERROR)
@@ -208,6 +222,7 @@ def test_one_missing_log_among_several_is_told_and_the_others_are_read(trtdx, tm
     assert trtdx("diagnose", missing).returncode == 2
 
 
+@pytest.mark.heavy
 def test_rules_list(trtdx):
     out = trtdx("rules", "list", "--area", "memory").stdout
     assert "DX340" in out
@@ -215,6 +230,7 @@ def test_rules_list(trtdx):
     assert len(json.loads(trtdx("rules", "list", "--json").stdout)) > 220
 
 
+@pytest.mark.heavy
 def test_a_team_writes_checks_and_uses_its_own_rule(trtdx, tmp_path):
     page = trtdx("rules", "new", "ACME001", "proxy-eats-streams", "--in", "ours").stdout.strip()
     assert page == "ours/ACME001-proxy-eats-streams.md"
@@ -232,6 +248,7 @@ def test_a_team_writes_checks_and_uses_its_own_rule(trtdx, tmp_path):
     assert "trtdx rules check ours" in refused.stderr
 
 
+@pytest.mark.heavy
 def test_a_case_is_saved_redacted_and_read_again(trtdx, tmp_path):
     secret = b"hf_" + b"Z" * 30
     trtdx("diagnose", "--save", "case", "-", stdin=ERROR + b"token " + secret + b"\n")
@@ -243,6 +260,7 @@ def test_a_case_is_saved_redacted_and_read_again(trtdx, tmp_path):
     assert trtdx("diagnose", "--save", "one.trtdx", "case").returncode == 2
 
 
+@pytest.mark.heavy
 def test_a_reader_that_leaves_early_is_no_error():
     done = subprocess.run(
         f"{sys.executable} -m trtdx rules list | head -n 1",
@@ -255,6 +273,7 @@ def test_a_reader_that_leaves_early_is_no_error():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_following_standard_input_tells_a_cause_while_the_stream_is_open():
     process = subprocess.Popen(
         [sys.executable, "-m", "trtdx", "diagnose", "--follow", "-"],
@@ -271,6 +290,7 @@ def test_following_standard_input_tells_a_cause_while_the_stream_is_open():
     assert process.returncode == 1
 
 
+@pytest.mark.heavy
 def test_following_a_file_ends_with_a_report_when_interrupted(tmp_path):
     log = tmp_path / "grow.log"
     log.write_bytes(HEALTHY)
@@ -291,6 +311,7 @@ def test_following_a_file_ends_with_a_report_when_interrupted(tmp_path):
     assert process.returncode == 1
 
 
+@pytest.mark.heavy
 def test_a_case_that_cannot_be_kept_is_told_and_the_answer_stays(trtdx):
     done = trtdx("diagnose", "--save", "/dev/full/case", "-", stdin=ERROR)
     assert done.returncode == 1
@@ -298,12 +319,14 @@ def test_a_case_that_cannot_be_kept_is_told_and_the_answer_stays(trtdx):
     assert "is not whole: cannot write /dev/full/case" in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_read_only_home_costs_nothing_but_time(trtdx):
     done = trtdx("diagnose", "-", stdin=ERROR, env={"XDG_CACHE_HOME": "/proc/nowhere"})
     assert done.returncode == 1
     assert "DX210" in done.stdout
 
 
+@pytest.mark.heavy
 def test_the_cache_keeps_a_few_installations_and_no_rest_of_killed_ones(trtdx, tmp_path):
     folder = tmp_path / "trtdx"
     folder.mkdir()
@@ -316,6 +339,7 @@ def test_the_cache_keeps_a_few_installations_and_no_rest_of_killed_ones(trtdx, t
     assert len(list(folder.iterdir())) == 4
 
 
+@pytest.mark.heavy
 def test_a_spoilt_cache_is_made_anew(trtdx, tmp_path):
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     trtdx("rules", "list", env=env)
@@ -324,6 +348,7 @@ def test_a_spoilt_cache_is_made_anew(trtdx, tmp_path):
     assert "DX210" in trtdx("diagnose", "-", stdin=ERROR, env=env).stdout
 
 
+@pytest.mark.heavy
 def test_what_verifies_a_command_line_is_that_command_line(trtdx, tmp_path):
     done = trtdx("inspect", "--command", "trtllm-serve m --no_such_flag 3")
     assert "trtdx inspect --command 'trtllm-serve m --no_such_flag 3'" in done.stdout
@@ -340,6 +365,7 @@ def test_an_answer_that_cannot_be_written_is_not_called_a_bug():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_explain_tells_what_a_name_is_in_each_release(trtdx):
     option = trtdx("explain", "--option", "kv_cache_config.free_gpu_memory_fraction").stdout
     assert "trtllm-serve --kv_cache_free_gpu_memory_fraction" in option
@@ -350,6 +376,7 @@ def test_explain_tells_what_a_name_is_in_each_release(trtdx):
     assert "DX154" in [page["code"] for page in flag["pages"]]
 
 
+@pytest.mark.heavy
 def test_explain_answers_an_unknown_name_with_the_nearest(trtdx):
     done = trtdx("explain", "--flag", "trtllm-serve:--tpsize")
     assert done.returncode == 2

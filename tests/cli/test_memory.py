@@ -24,6 +24,7 @@ def test_the_first_line_is_the_answer(memory):
     assert "not said, so the defaults: max_batch_size 2048, max_num_tokens 8192" in done.stdout
 
 
+@pytest.mark.heavy
 def test_the_answer_minds_the_batch_and_requests_that_are_too_long(memory):
     assert "of which max_batch_size lets 4 run at once" in memory(*FITS, "--max-batch-size", "4").stdout.replace(
         "\n", " "
@@ -37,6 +38,7 @@ def test_flags_may_stand_before_the_model(memory):
     assert "tensorrt)" in done.stdout
 
 
+@pytest.mark.heavy
 def test_what_does_not_fit_is_a_finding_with_ways_out(memory):
     done = memory(*DOES_NOT)
     assert done.returncode == 1
@@ -73,6 +75,7 @@ def test_a_warning_does_not_stop_the_plan(memory):
     assert "warning[DX878]" in done.stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [
@@ -124,6 +127,7 @@ def test_json_has_every_figure_with_its_band_and_source(memory):
     assert plan["setup"]["layout"]["tp"] == 2
 
 
+@pytest.mark.heavy
 def test_without_a_gpu_the_smallest_that_runs_it_is_named(memory):
     done = memory("Llama-3.1-70B")
     assert done.returncode == 0
@@ -154,6 +158,7 @@ def test_the_frontier_names_what_stands_in_the_way_at_each_point(memory):
     assert "the largest max_batch_size, by max_seq_len" in memory(*FITS, "--frontier").stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["png", "svg", "html"])
 def test_the_frontier_is_drawn(memory, tmp_path, kind):
     pytest.importorskip("matplotlib")
@@ -175,6 +180,7 @@ def test_a_target_is_reached_by_the_cheapest_change(memory):
     assert target["others"]
 
 
+@pytest.mark.heavy
 def test_a_target_that_nothing_reaches_fails_with_the_nearest_that_can_be(memory):
     words = ("Llama-3.1-70B", "--gpu", "2xH100", "--target", "batch=256, seq=32k", "--json")
     done = memory(*words)
@@ -197,6 +203,7 @@ def test_requests_are_counted_at_the_lengths_that_are_asked_for(memory):
     assert re.search(r"^ +32768 +\d+$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.heavy
 def test_a_log_is_read_with_or_without_its_model(memory, tmp_path):
     log = tmp_path / "serve.log"
     log.write_text(
@@ -220,6 +227,7 @@ def test_several_logs_may_follow_one_flag(memory, tmp_path):
     assert [each["weights_bytes"]["value"] // 2**30 for each in ranks] == [14, 15]
 
 
+@pytest.mark.heavy
 def test_help_names_an_example_and_nothing_heavy_is_imported(trtdx):
     done = trtdx("memory", "--help")
     assert "Example: trtdx memory" in done.stdout
@@ -231,6 +239,7 @@ def test_help_names_an_example_and_nothing_heavy_is_imported(trtdx):
     assert found.stdout == "[]\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n{}\n"])
 def test_a_file_of_options_may_set_none(memory, tmp_path, text):
     (tmp_path / "options.yaml").write_text(text)
@@ -267,6 +276,7 @@ def test_flags_that_do_nothing_are_told(memory, flags, told):
     assert told in done.stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
@@ -281,6 +291,7 @@ def test_a_wrong_value_is_told_by_the_flag_that_has_it(memory, flags, told):
     assert told in done.stderr
 
 
+@pytest.mark.heavy
 def test_advice_counts_the_caches_of_all_ranks_as_the_answer_does(memory):
     words = ("DeepSeek-R1", "--gpu", "8xB200", "--ep", "8", "--enable_attention_dp")
     text = memory(*words).stdout
@@ -352,3 +363,9 @@ def test_a_cache_that_is_not_paged_is_told_whole(memory):
     text = " ".join(memory("Llama-2-7B", "--gpu", "A40", "--trtllm-version", "1.0.0", *words).stdout.split())
     assert "left for a KV cache of 256.0 GiB, which is not paged" in text
     assert "128 sequences of 4096 tokens: 256.0 GiB of KV cache are needed" in text
+
+
+def test_a_target_without_a_gpu_is_not_passed_over(memory):
+    done = memory("Llama-3.1-8B", "--target", "batch=5000, seq=400000")
+    assert done.returncode == 2
+    assert "name one: --gpu H100" in done.stderr

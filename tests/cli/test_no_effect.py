@@ -57,6 +57,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("command", "option", "reason"), WITHOUT_EFFECT, ids=lambda value: value[:30])
 def test_an_option_without_effect_is_refused_with_the_reason(folder, trtdx_here, command, option, reason):
     for package in ("onnxruntime", "tensorrt_rtx") if "capture" in command or "small" in command else ():
@@ -68,6 +69,7 @@ def test_an_option_without_effect_is_refused_with_the_reason(folder, trtdx_here,
     assert set(folder.iterdir()) == before
 
 
+@pytest.mark.heavy
 def test_the_same_commands_without_it_work(folder, trtdx_here):
     """Else the table would prove nothing."""
     for command in ("compare a.npz b.npz", f"memory log {LOG} --fail-on never", "explain --env TLLM_LOG_LEVEL"):

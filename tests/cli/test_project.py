@@ -25,6 +25,7 @@ def project(trtdx, tmp_path):
     return run
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("file", "table"), [("trtdx.toml", "[ignore]\n"), ("pyproject.toml", "[tool.trtdx.ignore]\n")])
 def test_an_ignored_finding_is_counted_with_its_reason_and_fails_nothing(project, file, table):
     settings = f'{table}{CODE} = "two ranks are meant"\n'
@@ -37,6 +38,7 @@ def test_an_ignored_finding_is_counted_with_its_reason_and_fails_nothing(project
     assert (ignored["code"], ignored["severity"], ignored["reason"]) == (CODE, "error", "two ranks are meant")
 
 
+@pytest.mark.heavy
 def test_ignore_on_the_command_line_takes_a_reason_and_refuses_unknown_codes(trtdx):
     done = trtdx("diagnose", "-", "--ignore", f"{CODE}=known", stdin=ERROR)
     assert (done.returncode, "known" in done.stdout) == (0, True)
@@ -47,6 +49,7 @@ def test_ignore_on_the_command_line_takes_a_reason_and_refuses_unknown_codes(trt
     assert "did you mean world-size-mismatch" in wrong.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["text", "markdown", "github", "sarif", "junit", "json"])
 def test_no_format_drops_an_ignored_finding(trtdx, form):
     done = trtdx("diagnose", "-", "--ignore", f"{CODE}=accepted", "--format", form, stdin=ERROR)
@@ -54,11 +57,13 @@ def test_no_format_drops_an_ignored_finding(trtdx, form):
     assert "accepted" in done.stdout
 
 
+@pytest.mark.heavy
 def test_the_severity_that_fails_a_run_is_a_default_that_the_command_line_overrules(project):
     assert project('fail_on = "never"\n').returncode == 0
     assert project('fail_on = "never"\n', "diagnose", "-", "--fail-on", "error").returncode == 1
 
 
+@pytest.mark.heavy
 def test_gpu_and_runtime_are_defaults_of_memory_and_inspect(project):
     settings = 'gpu = "2xL4"\nruntime = "1.0.0"\n'
     report = json.loads(project(settings, "memory", "Llama-3.1-8B", "--json").stdout)
@@ -67,12 +72,14 @@ def test_gpu_and_runtime_are_defaults_of_memory_and_inspect(project):
     assert project(settings, "memory", "Llama-3.1-8B", "--gpu", "H100").stdout.startswith("fits on H100")
 
 
+@pytest.mark.heavy
 def test_the_rules_of_a_project_lie_relative_to_its_file(project, trtdx, tmp_path):
     assert trtdx("rules", "new", "ACME001", "proxy-eats-streams", "--in", "ops", cwd=tmp_path).returncode == 0
     assert "ACME001" in project('rules = "ops"\n', "rules", "list").stdout
     assert project('rules = ["ops"]\n', "explain", "ACME001").returncode == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("settings", "message", "fix"),
     [
@@ -102,6 +109,7 @@ def test_a_settings_file_that_is_not_understood_is_a_clear_error(project, settin
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_the_search_ends_at_the_checkout_and_never_reaches_what_anyone_may_write(trtdx, tmp_path):
     (tmp_path / "trtdx.toml").write_text('fail_on = "never"\n')
     for folder in ("checkout", "elsewhere"):

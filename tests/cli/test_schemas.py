@@ -35,6 +35,7 @@ COMMANDS = {
 CASES = [(name, words) for name, commands in COMMANDS.items() for words in commands]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "words"), CASES, ids=lambda value: " ".join(map(str, value))[-60:])
 def test_json_follows_its_schema(trtdx, tmp_path, name, words):
     jsonschema = pytest.importorskip("jsonschema")

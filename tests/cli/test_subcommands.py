@@ -66,6 +66,7 @@ MOVED = [
 ]  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("old", "new", "usage"), MOVED, ids=lambda value: str(value)[-28:])
 def test_an_old_flag_does_what_its_subcommand_does_and_names_it(trtdx, tmp_path, old, new, usage):
     numpy = pytest.importorskip("numpy")
@@ -110,6 +111,7 @@ def test_options_that_do_not_go_together_are_refused_with_the_reason(trtdx, word
     assert sentence in " ".join(done.stderr.replace("│", " ").split())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [
@@ -127,6 +129,7 @@ def test_two_formats_at_once_are_refused_by_every_command(trtdx, words):
         assert "a report is printed in one format" in " ".join(done.stderr.split())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("old", "new", "note"),
     [

@@ -28,6 +28,7 @@ def test_the_page_has_examples():
     assert len(BLOCKS) == 2
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split()[3])
 def test_examples_print_what_the_page_shows(block, tmp_path):
     shutil.copytree(ROOT / "examples" / "tiny" / "model", tmp_path / "model")

@@ -20,6 +20,7 @@ from trtdx.capture.store.reader import Capture
 from trtdx.errors import InputError, MissingExtraError
 
 
+@pytest.mark.heavy
 def test_importing_trtdx_imports_nothing_heavy_and_the_name_is_a_function_whatever_came_first():
     program = (
         "import sys, trtdx; assert 'compare' in dir(trtdx)\n"
@@ -59,6 +60,7 @@ def test_healthy_is_not_said_where_nothing_was_compared():
     assert nothing.verdict == "nothing could be compared: shape [2, 3] against [2, 4]"
 
 
+@pytest.mark.heavy
 def test_the_html_escapes_names_and_says_what_the_curve_needs():
     evil = "<script>alert(1)</script>"
     found = trtdx.compare({evil: np.ones((4, 8), "f4")}, {evil: np.arange(32, dtype="f4").reshape(4, 8)})
@@ -68,6 +70,7 @@ def test_the_html_escapes_names_and_says_what_the_curve_needs():
     assert "<svg" in page or "pip install &#x27;trtdx[plot]&#x27;" in page
 
 
+@pytest.mark.heavy
 def test_the_html_has_verdict_table_and_curve(tmp_path):
     pytest.importorskip("matplotlib")
     found = trtdx.compare(layers(6), layers(6, wrong=3))
@@ -109,6 +112,7 @@ def test_inputs_as_arrays_and_sides_as_paths(tmp_path):
     assert again.healthy
 
 
+@pytest.mark.heavy
 def test_live_modules_are_compared_as_they_are_and_left_as_they_were():
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -29,6 +29,7 @@ def compared(book, reference, candidate, question=QUESTION, **more):
     return compare(RealHost(), plan, book)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "candidate", ["onnx:{}/model.onnx", "trt:{}/model.onnx", "hf:{}/model?dtype=bfloat16&attention=sdpa"]
 )
@@ -46,6 +47,7 @@ def test_another_engine_or_type_is_noise(book, candidate):
     assert {row.verdict for row in report.tensors} <= {"same", "noise", "unknown"}
 
 
+@pytest.mark.heavy
 def test_a_planted_mistake_is_found_and_named(book):
     report = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/rotary-mistake.onnx")
     (finding,) = report.findings
@@ -79,6 +81,7 @@ def test_two_captures_are_compared_without_their_models(book, tmp_path):
     assert finding.where.tensor == "model.layers.0.input_layernorm:out"
 
 
+@pytest.mark.heavy
 def test_between_two_graphs_a_cause_is_tried_out_in_a_twin_and_the_files_are_a_second_witness(book):
     report = compared(book, f"onnx:{TINY}/model.onnx", f"onnx:{TINY}/rotary-mistake.onnx")
     (finding,) = report.findings
@@ -89,6 +92,7 @@ def test_between_two_graphs_a_cause_is_tried_out_in_a_twin_and_the_files_are_a_s
     assert any("in the files" in each.where or "the files agree" in each.where for each in finding.evidence)
 
 
+@pytest.mark.heavy
 def test_pairs_can_be_saved_and_given_again(book, tmp_path):
     first = compared(book, f"hf:{TINY}/model", f"onnx:{TINY}/model.onnx", save_mapping=str(tmp_path / "map.yaml"))
     assert "model.layers.0.mlp:out" in (tmp_path / "map.yaml").read_text()
@@ -109,6 +113,7 @@ def test_sides_are_told_by_what_they_are(tmp_path):
         parse_side(host, f"hf:{TINY}/model?dtyp=float16")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "arrays",
     [

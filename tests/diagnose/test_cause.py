@@ -193,6 +193,7 @@ PASSING = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("code", PASSING)
 def test_a_refused_request_or_a_failed_build_is_not_why_a_process_crashes_long_after(ask, code):
     assert symptoms(ask(PASSING[code] + SERVED * 3 + CRASH))[code] == ["DX539"]

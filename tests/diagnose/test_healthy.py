@@ -27,6 +27,7 @@ def promises(book):
     return RuleExamples(book)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "text"), LOGS)
 def test_a_healthy_log_raises_no_alarm(name, text, promises):
     tolerated = (Severity.NOTE, Severity.WARNING) if name.endswith("(warns)") else (Severity.NOTE,)

@@ -23,6 +23,7 @@ def codes(*lines):
     return [finding.code for finding in diagnose(*lines).findings]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("lines", "code", "words"),
     [
@@ -40,6 +41,7 @@ def test_what_the_release_or_the_gpu_cannot_do_is_the_cause(lines, code, words):
     assert finding.evidence[0].where.startswith("log:")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "lines",
     [

@@ -37,6 +37,7 @@ GARNISH = [
 ]
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=3000))
 def test_no_bytes_make_it_raise(data):
@@ -46,6 +47,7 @@ def test_no_bytes_make_it_raise(data):
     assert render_markdown(report)
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.one_of(st.sampled_from(EXAMPLES), st.sampled_from(GARNISH), st.text(max_size=20)), max_size=6).map(
@@ -58,6 +60,7 @@ def test_no_mixture_of_real_lines_and_rubbish_makes_it_raise(text):
     assert report_from_json(render_json(report)) == report
 
 
+@pytest.mark.heavy
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.sampled_from(EXAMPLES), min_size=2, max_size=4, unique=True),
@@ -70,6 +73,7 @@ def test_the_order_of_files_does_not_change_the_report(texts, rng):
     assert diagnose_sources(sources, BOOK) == diagnose_sources(shuffled, BOOK)
 
 
+@pytest.mark.heavy
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(EXAMPLES), st.integers(1, 64))
 def test_the_size_of_blocks_does_not_change_the_findings(text, size):
@@ -93,6 +97,7 @@ def test_a_bounded_fuzz_run_over_mutated_logs():
         assert report.summary.inputs == 1
 
 
+@pytest.mark.heavy
 def test_a_secret_in_any_line_never_leaves_in_any_form():
     secret = "hf_" + "Qw3rTyUiOpAsDfGhJkLz"
     for example in EXAMPLES[::7]:

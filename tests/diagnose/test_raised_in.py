@@ -42,6 +42,7 @@ def test_evidence_says_where_a_line_was_raised(book):
     assert again == report
 
 
+@pytest.mark.heavy
 def test_the_release_is_inferred_or_stated(book):
     release = diagnose(OLD_BUILD, book).summary.release
     assert (release.first, release.last, release.is_stated) == ("0.8.0", "0.10.0", False)

@@ -45,6 +45,7 @@ def test_an_exception_inside_a_group_is_found(ask):
     assert "quokkapkg" in ask(text).findings[0].message
 
 
+@pytest.mark.heavy
 def test_pip_finding_no_version(ask, tmp_path):
     text = output(
         sys.executable,
@@ -107,6 +108,7 @@ def test_a_real_mpirun_refusing_root(ask):
     assert "root" in ask(output("mpirun", "-n", "1", "hostname", env=env)).findings[0].message
 
 
+@pytest.mark.heavy
 @needs_mpirun
 def test_a_rank_killed_by_a_real_signal(ask):
     text = output(

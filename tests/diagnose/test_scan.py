@@ -32,6 +32,7 @@ def expected(texts, data):
     )
 
 
+@pytest.mark.heavy
 @settings(max_examples=300)
 @given(TEXTS, DATA, st.integers(0, 30))
 def test_scanners_agree_with_a_plain_search(texts, data, cut):

@@ -22,6 +22,7 @@ def traceback(exception, *paths, code="value = call()"):
     return "\n".join(["Traceback (most recent call last):", *frames, exception])
 
 
+@pytest.mark.heavy
 def test_a_name_that_a_package_does_not_have_names_the_package(examples):
     log = traceback("AttributeError: module 'numpy' has no attribute 'bool8'", f"{PACKAGES}/foo/arrays.py")
     first = examples.diagnose_text(log).findings[0]

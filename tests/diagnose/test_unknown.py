@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trtdx.model import Severity
 
 
+@pytest.mark.heavy
 def test_an_unknown_error_is_quoted_with_what_to_collect_next(ask):
     report = ask("[TensorRT-LLM][INFO] fine\n[TensorRT-LLM][ERROR] quux widget 7 declined the NCCL flux handover\n")
     finding = report.findings[0]
@@ -33,6 +36,7 @@ def test_a_healthy_log_gives_no_finding_and_says_how_much_was_read(ask):
     assert report.summary.harmless
 
 
+@pytest.mark.heavy
 def test_the_packaged_healthy_lines_are_healthy(ask):
     from importlib import resources
 

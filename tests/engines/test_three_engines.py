@@ -99,6 +99,7 @@ def same_on_all(three, selector):
         agree(ours, theirs, selector)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "selector",
     [
@@ -111,6 +112,7 @@ def test_modules_of_a_llama(llama, selector):
     same_on_all(llama, selector)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "selector",
     [
@@ -126,6 +128,7 @@ def test_modules_of_a_gpt2(gpt2, selector):
     same_on_all(gpt2, selector)
 
 
+@pytest.mark.heavy
 def test_a_reshape_that_the_exporter_merged_changes_no_number(gpt2):
     selector = "h.*.attn.c_proj:in"
     theirs = gpt2.on_torch(selector)
@@ -152,6 +155,7 @@ def test_everything_in_the_first_and_last_layer(llama):
     agree(graphs[1], graphs[0], selector)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "selector",
     [
@@ -183,6 +187,7 @@ def test_what_only_tensorrt_has_is_outside_of_every_module(llama):
     assert everything == {each.place for each in (*llama.on_onnxruntime("**:*"), *extra)}
 
 
+@pytest.mark.heavy
 def test_a_generation_on_three_engines(llama):
     selector, rows = "layers.*.mlp:out, lm_head", prompts(12, 7)
     seen = {"onnxruntime": [], "tensorrt": []}

@@ -156,6 +156,7 @@ def test_what_is_no_text_protobuf_is_refused_with_its_place(text: str, reason: s
     assert reason in str(refused.value)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("text", ["{" * 50, "a{" * 5000, "a<" * 5000, "a:[" * 5000, "[" * 5000, "a:1 " * 300_000])
 def test_bombs_are_refused_at_once(text: str) -> None:
     with pytest.raises(PbtxtError):
@@ -207,6 +208,7 @@ tree = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(
     data=tree,
@@ -252,6 +254,7 @@ pieces = st.sampled_from(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=1500, deadline=None)
 @given(parts=st.lists(pieces, max_size=12))
 def test_what_protobuf_accepts_is_accepted(parts: list[str]) -> None:

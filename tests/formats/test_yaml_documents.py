@@ -160,6 +160,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=150, deadline=None)
 @given(data=st.dictionaries(st.text(min_size=1, max_size=8), plain, min_size=1, max_size=5), flow=st.booleans())
 def test_what_pyyaml_writes_is_read_as_pyyaml_reads_it(data: dict[str, Any], flow: bool) -> None:

@@ -50,6 +50,7 @@ def test_a_template_that_ends_turns_at_a_token_where_nothing_stops(tmp_path):
     assert worst(model) == ("DX502", Severity.ERROR)
 
 
+@pytest.mark.heavy
 def test_a_scaling_that_was_deleted(tmp_path):
     model = make_hf_model(tmp_path / "hf", vocab_size=128256)
     assert worst(model) is None

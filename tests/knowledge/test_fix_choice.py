@@ -79,6 +79,7 @@ def explain(*arguments):
     )
 
 
+@pytest.mark.heavy
 def test_explain_shows_the_commands_of_one_release():
     every = explain("DX210").stdout
     assert "## Commands" in every

@@ -106,6 +106,7 @@ def all_entries() -> list[inventory.InventoryEntry]:
     return [*flags, *inventory.options_by_path().values(), *variables, *paths]
 
 
+@pytest.mark.heavy
 def test_eras_are_of_known_releases_in_order_and_apart():
     for entry in all_entries():
         releases = inventory.product_releases(entry.product)
@@ -117,6 +118,7 @@ def test_eras_are_of_known_releases_in_order_and_apart():
             assert {era.since for era in entry.eras} <= set(releases)
 
 
+@pytest.mark.heavy
 @given(st.text(), st.text())
 def test_no_question_breaks_it(name, release):
     for verdict in (

@@ -28,6 +28,7 @@ def test_texts_of_a_pattern(pattern, texts):
     assert set(found) <= set(texts) or any(text in texts for text in found)
 
 
+@pytest.mark.heavy
 def test_the_texts_of_every_packaged_pattern_are_in_what_it_matches():
     for rule in load_book(RealHost()):
         for log in rule.front.log:

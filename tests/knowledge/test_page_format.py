@@ -69,6 +69,7 @@ def test_the_first_line_out_of_place_is_named():
     assert check_layout(NEW_PAGE, "page.md") == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem[:6])
 def test_every_packaged_page_has_the_layout(page):
     assert check_layout(page.read_text(), str(page)) == []

@@ -148,6 +148,7 @@ def long_text(book):
     return "\n".join(rule.fires_on[0] for rule in rules[::12])
 
 
+@pytest.mark.heavy
 def test_over_standard_input_with_the_clients_roots(work, long_text):
     async def talk(mode):
         async with Client(stdio(), list_roots_callback=roots_of(work), mode=mode) as client:
@@ -161,6 +162,7 @@ def test_over_standard_input_with_the_clients_roots(work, long_text):
     anyio.run(talk, "auto")
 
 
+@pytest.mark.heavy
 def test_clients_of_the_older_protocol_name_roots_too(work):
     async def talk():
         async with Client(stdio(), list_roots_callback=roots_of(work), mode="legacy") as client:
@@ -170,6 +172,7 @@ def test_clients_of_the_older_protocol_name_roots_too(work):
     anyio.run(talk)
 
 
+@pytest.mark.heavy
 def test_without_roots_no_file_is_read_and_the_command_line_rules(work):
     async def talk():
         async with Client(stdio()) as client:
@@ -184,6 +187,7 @@ def test_without_roots_no_file_is_read_and_the_command_line_rules(work):
     anyio.run(talk)
 
 
+@pytest.mark.heavy
 def test_over_http_with_a_token(http_server, work):
     async def talk():
         async with over_http(http_server) as client:
@@ -194,6 +198,7 @@ def test_over_http_with_a_token(http_server, work):
     anyio.run(talk)
 
 
+@pytest.mark.heavy
 def test_strangers_are_turned_away(http_server):
     ask = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     known = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json, text/event-stream"}
@@ -223,6 +228,7 @@ def test_what_was_allowed_is_run(work):
     anyio.run(talk)
 
 
+@pytest.mark.heavy
 def test_captures_are_compared_without_running_anything(work):
     np = pytest.importorskip("numpy")
     pytest.importorskip("xxhash")

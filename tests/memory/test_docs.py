@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
+
 from support.paths import ROOT
 
 PAGE = ROOT / "docs" / "memory.md"
 SCREEN = re.compile(r"```console\n\$ (trtdx memory [^\n]*)\n(.*?)```", re.DOTALL)
 
 
+@pytest.mark.heavy
 def test_the_page_shows_what_the_tool_prints(trtdx, request, tmp_path):
     def printed(screen: re.Match[str]) -> str:
         words = shlex.split(screen[1])[1:]

@@ -22,6 +22,7 @@ def in_small_shm(size, *more):
     return ["unshare", "-m", "--propagation", "private", "bash", "-c", script, "bash"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_healthy_ranks_pass(trtdx):
     answer = trtdx("check", *LAUNCHER)
@@ -30,12 +31,14 @@ def test_healthy_ranks_pass(trtdx):
     assert answer.report["summary"]["ranks"] == [0, 1]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_without_a_launcher_mpirun_is_used_for_several_ranks_and_none_for_one(trtdx):
     assert [row[0] for row in trtdx("check", "-n", "2").report["sections"][0]["rows"]] == [0, 1]
     assert [row[0] for row in trtdx("check").report["sections"][0]["rows"]] == [None]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @needs_root
 def test_shared_memory_that_is_too_small_is_told_with_what_the_ranks_need(trtdx):
@@ -44,6 +47,7 @@ def test_shared_memory_that_is_too_small_is_told_with_what_the_ranks_need(trtdx)
     assert "holds 64.0 MiB, but 2 ranks need 81.5 MiB" in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @needs_root
 def test_segments_of_dead_jobs_are_told_and_those_of_living_ones_are_not(trtdx):
@@ -55,6 +59,7 @@ def test_segments_of_dead_jobs_are_told_and_those_of_living_ones_are_not(trtdx):
     assert held.codes == ["DX400"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @needs_root
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is not installed")
@@ -68,6 +73,7 @@ def test_locked_memory_counts_only_without_the_capability(trtdx):
     assert "64.0 KiB" in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @pytest.mark.parametrize(
     ("limit", "words"), [("ulimit -n 200", "may open 200 files"), ("ulimit -v 20000000", "address space")]
@@ -82,6 +88,7 @@ def test_limits_are_those_of_the_launched_process(limit, words, trtdx, tmp_path)
     assert words in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_mpich
 def test_a_launcher_of_another_mpi_is_an_error_and_mpich_alone_a_warning(trtdx, tmp_path):
     mixed = trtdx("check", "--launcher", "mpirun.mpich -n 2")
@@ -90,6 +97,7 @@ def test_a_launcher_of_another_mpi_is_an_error_and_mpich_alone_a_warning(trtdx, 
     assert (alone.status, alone.codes) == (0, ["DX023"])
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_a_launcher_that_refuses_is_diagnosed(trtdx):
     refused = trtdx("check", "--launcher", "mpirun -n 64", env=mpi_environment())
@@ -101,6 +109,7 @@ def test_a_launcher_that_refuses_is_diagnosed(trtdx):
     assert "could not be started" in absent.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @pytest.mark.skipif(os.geteuid() != 0, reason="Open MPI refuses root only")
 def test_mpirun_as_root_is_diagnosed(trtdx):
@@ -109,6 +118,7 @@ def test_mpirun_as_root_is_diagnosed(trtdx):
     assert trtdx("check", "-n", "2", env=env).codes == []
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @pytest.mark.parametrize(
     ("variables", "code"),
@@ -124,6 +134,7 @@ def test_variables_that_cannot_work_are_told(variables, code, trtdx):
     assert trtdx("check", *LAUNCHER, env=mpi_environment(**variables)).codes == [code]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_a_port_that_is_taken_is_told(trtdx):
     import socket
@@ -136,6 +147,7 @@ def test_a_port_that_is_taken_is_told(trtdx):
     assert answer.codes == ["DX424"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_what_was_seen_is_judged_again_from_a_file(trtdx, tmp_path):
     file = tmp_path / "probes.json"
@@ -146,6 +158,7 @@ def test_what_was_seen_is_judged_again_from_a_file(trtdx, tmp_path):
     assert "00ff" not in file.read_text()
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_the_output_of_a_launched_probe_is_a_recording_too(trtdx, tmp_path):
     from trtdx.ranks.programs import PROBE, python_argv
@@ -156,6 +169,7 @@ def test_the_output_of_a_launched_probe_is_a_recording_too(trtdx, tmp_path):
     assert trtdx("check", "--from", str(tmp_path / "log")).report["summary"]["ranks"] == [0, 1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("content", [b"", b"{", b'{"probes": 3}', b"\x00\xff" * 99, b"@trtdx-probe a 1/1 !!!"])
 def test_a_file_that_holds_no_probes_is_refused(content, trtdx, tmp_path):
     (tmp_path / "bad").write_bytes(content)
@@ -164,12 +178,14 @@ def test_a_file_that_holds_no_probes_is_refused(content, trtdx, tmp_path):
     assert "error:" in answer.text
 
 
+@pytest.mark.heavy
 def test_a_python_that_is_not_there_is_told(trtdx):
     answer = trtdx("check", python="/no/such/python")
     assert answer.status == 1
     assert "0 of 1 ranks started" in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_an_engine_is_held_against_the_ranks_asked_for(trtdx, tmp_path):
     engine = make_engine(tmp_path / "engine", mapping={"tp_size": 2, "pp_size": 1, "world_size": 2})
@@ -178,6 +194,7 @@ def test_an_engine_is_held_against_the_ranks_asked_for(trtdx, tmp_path):
     assert trtdx("check", "--launcher", "mpirun --oversubscribe -n 3", str(engine)).codes == ["DX210"]
 
 
+@pytest.mark.heavy
 def test_a_model_is_held_against_the_sizes_asked_for(trtdx):
     answer = trtdx("check", "--tp", "3", "examples/tiny/model")
     assert "DX096" in answer.codes

@@ -156,6 +156,7 @@ def test_a_judge_fires_on_the_fault_and_is_silent_beside_it(code, sick, well, bo
     assert code not in codes_of(well, book)
 
 
+@pytest.mark.heavy
 def test_every_page_of_this_room_has_a_case():
     from trtdx.host import RealHost
     from trtdx.knowledge.load import load_book

@@ -221,6 +221,7 @@ def test_ranks_that_do_not_spawn_get_the_plugin_their_mpi_speaks():
     assert not find_remedy(SlurmPlace.STEP, "MPICH", (4, 0), spawns=True).is_measured
 
 
+@pytest.mark.heavy
 def test_the_command_line_prints_a_script_and_writes_it(trtdx, tmp_path):
     file = tmp_path / "job.sh"
     words = ("--tp", "4", "--for", "slurm", "--runtime", "1.2.1")
@@ -237,6 +238,7 @@ def test_the_command_line_prints_a_script_and_writes_it(trtdx, tmp_path):
     assert answer.report["sections"][0]["rows"]
 
 
+@pytest.mark.heavy
 def test_a_model_that_cannot_be_cut_gets_the_reason_and_no_launch(trtdx, tmp_path):
     refused = trtdx("launch", "--tp", "3", "--", "trtllm-serve", "examples/tiny/model")
     assert (refused.status, refused.codes, refused.report["script"]) == (1, ["DX096"], "")
@@ -247,6 +249,7 @@ def test_a_model_that_cannot_be_cut_gets_the_reason_and_no_launch(trtdx, tmp_pat
     assert "mpirun -n 2" in own_sizes.report["script"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_a_launch_runs_and_passes_the_status_on(trtdx, tmp_path):
     program = tmp_path / "program.py"

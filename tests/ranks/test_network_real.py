@@ -35,6 +35,7 @@ def on_hosts(hosts, trtdx):
     return run
 
 
+@pytest.mark.heavy
 def test_hosts_that_see_each_other_pass_by_ssh_and_by_mpirun(on_hosts):
     assert on_hosts("check", "--hosts", "a,b").codes == []
     answer = on_hosts("check", "--launcher", "mpirun -n 2 -H a,b")
@@ -42,6 +43,7 @@ def test_hosts_that_see_each_other_pass_by_ssh_and_by_mpirun(on_hosts):
     assert [row[4] for row in answer.report["sections"][0]["rows"]] == ["eth0 10.77.0.1", "eth0 10.77.0.2"]
 
 
+@pytest.mark.heavy
 def test_an_mtu_that_differs_is_told_with_the_host(hosts, on_hosts):
     hosts.ip("b", "link", "set", "eth0", "mtu", "1400")
     answer = on_hosts("check", "--hosts", "a,b")
@@ -49,6 +51,7 @@ def test_an_mtu_that_differs_is_told_with_the_host(hosts, on_hosts):
     assert "1400 on b, 1500 on a" in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 def test_an_interface_that_is_named_and_down_is_told(hosts, on_hosts):
     hosts.join("data0", "10.78.0")
     assert on_hosts("check", "--hosts", "a,b", NCCL_SOCKET_IFNAME="data0").codes == []
@@ -59,11 +62,13 @@ def test_an_interface_that_is_named_and_down_is_told(hosts, on_hosts):
     assert "on b:" in answer.findings[0]["message"]
 
 
+@pytest.mark.heavy
 def test_two_interfaces_in_one_subnet_are_told(hosts, on_hosts):
     hosts.join("eth1", "10.77.0", only=())
     assert "DX1303" in on_hosts("check", "--hosts", "a,b").codes
 
 
+@pytest.mark.heavy
 def test_a_bridge_that_leads_nowhere_is_told(hosts, on_hosts):
     for host in ("a", "b"):
         hosts.ip(host, "link", "add", "docker0", "type", "bridge")
@@ -77,6 +82,7 @@ def test_a_bridge_that_leads_nowhere_is_told(hosts, on_hosts):
     assert on_hosts("check", "--hosts", "a,b", NCCL_SOCKET_IFNAME="docker0").codes == ["DX405"]
 
 
+@pytest.mark.heavy
 def test_variables_that_mpirun_does_not_pass_to_another_host_are_told(on_hosts):
     lost = on_hosts("check", "--launcher", "mpirun -n 2 -H a,b", NCCL_DEBUG="INFO")
     assert lost.codes == ["DX450"]
@@ -85,11 +91,13 @@ def test_variables_that_mpirun_does_not_pass_to_another_host_are_told(on_hosts):
     assert passed.codes == []
 
 
+@pytest.mark.heavy
 def test_a_host_that_nobody_knows_is_told(on_hosts):
     answer = on_hosts("check", "--hosts", "a,nosuchhost")
     assert "DX426" in answer.codes
 
 
+@pytest.mark.heavy
 def test_the_smoke_test_names_the_pair_that_a_dead_route_parts(hosts, on_hosts):
     hosts.join("data0", "10.78.0")
     launcher = "mpirun -n 3 -H a:2,b --mca btl_tcp_if_include data0"

@@ -11,7 +11,11 @@ import pytest
 from support.mpi import mpi_environment, needs_open_mpi
 from support.slurm import cluster_command, missing_for_slurm
 
-pytestmark = [needs_open_mpi, pytest.mark.skipif(bool(missing_for_slurm()), reason=missing_for_slurm())]
+pytestmark = [
+    pytest.mark.heavy,
+    needs_open_mpi,
+    pytest.mark.skipif(bool(missing_for_slurm()), reason=missing_for_slurm()),
+]
 TRTDX = f"{sys.executable} -m trtdx ranks"
 # What TensorRT-LLM's MpiPoolSession does.
 SPAWNER = """

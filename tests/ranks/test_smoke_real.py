@@ -27,6 +27,7 @@ def spoilt_environment(folder, rank, what):
     return mpi_environment(PYTHONPATH=str(folder))
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_ranks_that_work_pass_with_the_speed_of_every_pair(trtdx):
     answer = trtdx("smoke", "-n", "3", *SMALL)
@@ -36,6 +37,7 @@ def test_ranks_that_work_pass_with_the_speed_of_every_pair(trtdx):
     assert {row[0] for row in steps["rows"]} == {"all_reduce", "broadcast", "all_gather"}
 
 
+@pytest.mark.heavy
 @needs_mpich
 def test_mpich_passes_and_mixed_mpis_are_worlds_of_one(trtdx, tmp_path):
     own = trtdx("smoke", "--launcher", "mpirun.mpich -n 2", *SMALL, env=mpich_environment(tmp_path))
@@ -45,6 +47,7 @@ def test_mpich_passes_and_mixed_mpis_are_worlds_of_one(trtdx, tmp_path):
     assert "2 processes were started, and each is rank 0 of a world of one" in mixed.findings[0]["message"]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 @pytest.mark.parametrize(
     ("what", "code"),
@@ -62,6 +65,7 @@ def test_the_rank_that_dies_stops_or_fails_is_named(what, code, trtdx, tmp_path)
     assert answer.findings[0]["ranks"] == [2]
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_a_spawn_that_open_mpi_has_no_slots_for_is_told_and_the_remedy_passes(trtdx):
     few = mpi_environment(OMPI_MCA_rmaps_base_oversubscribe="0")
@@ -71,6 +75,7 @@ def test_a_spawn_that_open_mpi_has_no_slots_for_is_told_and_the_remedy_passes(tr
     assert trtdx(*mended).codes == []
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_a_python_without_mpi4py_is_told_with_two_ways_out(trtdx, tmp_path):
     (tmp_path / "mpi4py.py").write_text("raise ModuleNotFoundError(\"No module named 'mpi4py'\")\n")
@@ -93,6 +98,7 @@ def test_gloo_passes_under_torchrun_and_under_mpirun(trtdx):
         assert "gloo" in answer.summary
 
 
+@pytest.mark.heavy
 @needs_open_mpi
 def test_what_ranks_said_is_judged_again_from_a_file(trtdx, tmp_path):
     file = tmp_path / "smoke.json"
@@ -102,6 +108,7 @@ def test_what_ranks_said_is_judged_again_from_a_file(trtdx, tmp_path):
     assert trtdx("smoke", "--from", str(file)).status == 2
 
 
+@pytest.mark.heavy
 def test_sizes_and_backends_that_cannot_be_are_refused(trtdx):
     assert trtdx("smoke", "--backend", "smoke-signals").status == 2
     assert trtdx("smoke", "--size", "much").status == 2

@@ -40,6 +40,7 @@ def test_nothing_leaves_that_stands_under_a_secrets_name(seed):
     assert list(leaks_of_named(seed)) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [100, 101])
 def test_a_second_detector_finds_nothing_that_is_left(seed, tmp_path):
     scan = pytest.importorskip("detect_secrets.core.scan")

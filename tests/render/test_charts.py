@@ -37,6 +37,7 @@ def test_other_kinds_of_files_are_refused(tmp_path):
         write_chart(CHART, str(tmp_path / "x.gif"))
 
 
+@pytest.mark.heavy
 def test_files_have_a_background_and_need_no_display(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.delenv("DISPLAY", raising=False)
@@ -50,6 +51,7 @@ def test_files_have_a_background_and_need_no_display(tmp_path, monkeypatch):
     assert "pyplot" not in [name.rpartition(".")[2] for name in sys.modules if name.startswith("matplotlib")]
 
 
+@pytest.mark.heavy
 def test_inside_a_page_text_and_axes_have_the_colour_of_the_page():
     pytest.importorskip("matplotlib")
     text = inline_svg(CHART)

@@ -82,6 +82,7 @@ def test_pictures_are_escaped_and_never_fail(picture):
     assert markup.startswith("<figure>")
 
 
+@pytest.mark.heavy
 def test_a_browser_shows_it_runs_nothing_else_and_copies_the_fix(tmp_path):
     path = tmp_path / "page.html"
     path.write_text(render_html(make_report(HOSTILE)), "utf-8")

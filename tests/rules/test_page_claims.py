@@ -30,6 +30,7 @@ def codes_with(problems):
     return {(problem.check, re.search(r"(DX\d+)-", problem.path)[1]): str(problem) for problem in problems}
 
 
+@pytest.mark.heavy
 def test_what_pages_mention_is_there_in_the_releases_they_speak_of():
     problems = codes_with(check_claims(RULES, TEXTS))
     assert {message for key, message in problems.items() if key not in OPEN} == set()
@@ -45,6 +46,7 @@ def test_the_list_of_open_problems_names_pages_that_are_there():
     assert {code for _, code in OPEN} - in_force == set()
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
 def test_no_command_has_what_shellcheck_calls_an_error(tmp_path):
     texts = {VALUE.sub("X", text): rule.code for rule in RULES for text in shell_texts(rule)}
@@ -68,3 +70,21 @@ def test_no_command_upgrades_past_what_a_release_asks_for():
     """TensorRT-LLM pins TensorRT: `pip install -U tensorrt` brings a major version that it cannot load."""
     upgrade = re.compile(r"pip3? install [^;&|#]*(?:-U|--upgrade)[^;&|#]*(?<![\w-])tensorrt(?![\w=~<-])")
     assert [rule.code for rule in RULES for text in shell_texts(rule) if upgrade.search(text)] == []
+
+
+def test_the_banner_of_tensorrt_llm_does_not_get_into_a_command():
+    # The import prints the version on standard output (0.8 to 1.3.0rc22), so a shell would paste two lines.
+    pasted = re.compile(r"\$\([^)]*import tensorrt_llm[^|]*?\)'\)")
+    assert {path for path, text in TEXTS.items() if pasted.search(text)} == set()
+
+
+def test_scripts_that_run_engines_are_not_offered_where_engines_are_gone():
+    # They are still in the tree of 1.3.0rc21 and later, but what they import or fill is not.
+    scripts = re.compile(r"examples/(?:run|summarize)\.py|triton_backend/tools/fill_template\.py -i")
+    late = {
+        rule.code
+        for rule in RULES
+        for fix in page_fixes(rule)
+        if scripts.search(fix.command or "") and "<1.3.0rc21" not in (fix.holds_for or rule.front.holds_for or "")
+    }
+    assert late == set()

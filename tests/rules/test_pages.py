@@ -34,6 +34,7 @@ def promises():
     return RuleExamples(BOOK)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rule", BOOK.rules, ids=lambda rule: rule.code)
 def test_rule_keeps_its_promises(rule, promises):
     _, problems = check_page(
@@ -46,6 +47,7 @@ def test_rule_keeps_its_promises(rule, promises):
     assert [str(problem) for problem in promises.check_rules([rule])] == []
 
 
+@pytest.mark.heavy
 def test_every_command_is_one_that_a_shell_parses():
     values = re.compile(r"\{\w+(?::\w+)?\}")  # put in when the page is used
     commands = {
@@ -68,6 +70,7 @@ def _fixes(rule):
     return (*rule.front.fix, *(fix for log in rule.front.log for fix in log.fix))
 
 
+@pytest.mark.heavy
 def test_answers_are_the_same_without_the_kernel(monkeypatch):
     monkeypatch.setattr("trtdx.diagnose.scan._kernel", None)
     assert [str(problem) for problem in RuleExamples(BOOK).check_rules(BOOK)] == []
@@ -96,6 +99,7 @@ def test_fixes_of_causes_name_a_command_where_they_can():
     assert len(with_command) / len(causes) >= 0.9
 
 
+@pytest.mark.heavy
 def test_no_pattern_takes_long_on_a_hostile_line(promises):
     for line in ("error " * 1400, "a" * 8000, "tensorrt llm engine version " * 280, "(" * 8000, "0 " * 4000):
         assert promises.diagnose_text(line).summary.lines_read == 1

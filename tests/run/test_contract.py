@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 TRTDX = [sys.executable, "-m", "trtdx"]
 
 

@@ -110,6 +110,7 @@ def test_where_all_are_in_the_same_collective_nobody_is_blamed(job):
     assert job.verdict()[:2] == ("DX1261", ())
 
 
+@pytest.mark.heavy
 def test_sys_exit_that_hangs_in_finalize_is_an_error_status_and_not_a_skipped_collective(job):
     for rank in (0, 2, 3):
         job.add_rank(rank, "Barrier!")
@@ -153,6 +154,7 @@ def end_of(story, job, status, time):
     story.end = job.record.ends[story.pids[0]] = ProcessEnd(pid=story.pids[0], time=time, status=status)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("call", "status"), [("Barrier!", 9), ("Barrier", 9), ("Barrier!", 0)])
 def test_a_rank_that_left_without_finalize_is_to_blame_and_not_those_its_launcher_killed(call, status, job):
     job.record.hang_seen = 0.0

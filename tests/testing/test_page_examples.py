@@ -27,6 +27,7 @@ def problems_of(rule, body, **options):
     return [problem.message for problem in broken_computed_examples([changed], ask_trtdx, **options)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("rule", WITH_COMMANDS, ids=lambda rule: rule.code)
 def test_commands_on_a_page_find_what_they_should(rule):
     assert [str(problem) for problem in broken_computed_examples([rule], ask_trtdx)] == []
@@ -60,6 +61,7 @@ def test_every_page_that_only_a_computation_finds_has_examples():
         assert rule.examples(sections[1]), rule.code
 
 
+@pytest.mark.heavy
 def test_an_example_under_the_wrong_heading_is_told():
     rule = BOOK.get("DX890")
     swapped = rule.body.replace(COMMAND_EXAMPLES[1], "X").replace(COMMAND_EXAMPLES[0], COMMAND_EXAMPLES[1])

@@ -92,6 +92,7 @@ def goldens(pytester, module="test_a.py"):
 
 
 class TestLoading:
+    @pytest.mark.heavy
     def test_nothing_heavy_is_imported_before_a_test_needs_it(self, pytester):
         pytester.makepyfile(
             f"""
@@ -209,6 +210,7 @@ class TestNetworks:
         result = run("--trtdx", test_a=source)
         result.assert_outcomes(passed=1)
 
+    @pytest.mark.heavy
     def test_without_the_option_nothing_is_attached_or_written(self, run, pytester):
         source = (
             NETWORK
@@ -250,6 +252,7 @@ class TestNetworks:
             assert capture.names() == ["x", "mlp.fc", "mlp.relu"]
             assert capture.values(capture.record("mlp.fc")).shape == (2, 3)
 
+    @pytest.mark.heavy
     def test_what_tensorrt_said_and_what_was_computed_before_an_error_is_attached(self, run):
         source = (
             NETWORK
@@ -483,6 +486,7 @@ class TestGoldens:
         assert list(goldens(pytester)) == ["test_fine"]
         assert "not recorded, because they failed: test_a.py::test_fails, test_a.py::test_ends_badly" in told
 
+    @pytest.mark.heavy
     def test_goldens_of_removed_tests_are_mentioned_and_dropped_only_when_asked(self, run, pytester):
         both = ARRAYS + "\n    def test_more(dx):\n        dx.register('a', np.ones(2))\n"
         run("--trtdx-record", test_a=both)
@@ -522,6 +526,7 @@ class TestGoldens:
         assert "NaN or infinities in 1 passed test:\n  test_a.py::test_nan: a 1 NaN and 1 +Inf of 3" in text_of(result)
 
 
+@pytest.mark.heavy
 def test_workers_of_xdist_lose_no_golden_and_any_test_id_works(pytester):
     pytest.importorskip("xdist")
     pytester.makepyfile(

@@ -44,6 +44,7 @@ def plan_by_command(*flags):
     return json.loads(subprocess.run(words, capture_output=True, text=True, check=False, timeout=120).stdout)
 
 
+@pytest.mark.heavy
 def test_sliders_plan_what_the_command_plans(address, store):
     flags = ("--max_batch_size", "128", "--max_seq_len", "32768", "--tp", "8", "--gpu", "8xH100")
     expected = plan_by_command(*flags)
@@ -78,6 +79,7 @@ def test_sliders_plan_what_the_command_plans(address, store):
     assert all(url.startswith("http://127.0.0.1:") for url in watched.requests)
 
 
+@pytest.mark.heavy
 def test_the_page_is_guarded_and_takes_only_numbers(address, store):
     query = urlsplit(address).query
     path = f"/case/{store}/memory"
@@ -92,6 +94,7 @@ def test_the_page_is_guarded_and_takes_only_numbers(address, store):
     assert "cannot run as asked" in page  # and not a plan of what no model can be cut into
 
 
+@pytest.mark.heavy
 def test_a_page_in_a_file_has_no_sliders(tmp_path):
     words = [*TRTDX, "memory", *MODEL, "--html", str(tmp_path / "plan.html")]
     subprocess.run(words, capture_output=True, check=True, timeout=120)

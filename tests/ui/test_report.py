@@ -31,6 +31,7 @@ def case(tmp_path):
     return tmp_path / "case"
 
 
+@pytest.mark.heavy
 def test_the_page_shows_the_log_around_the_cause_and_folds_the_rest(case, tmp_path):
     done = run_trtdx("report", "case", "-o", "page.html", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,6 +49,7 @@ def test_the_page_shows_the_log_around_the_cause_and_folds_the_rest(case, tmp_pa
     assert len(watched.requests) == 1
 
 
+@pytest.mark.heavy
 def test_nothing_is_overwritten_unasked(case, tmp_path):
     (tmp_path / "page.html").write_text("mine")
     done = run_trtdx("report", "case", "-o", "page.html", cwd=tmp_path)
@@ -57,6 +59,7 @@ def test_nothing_is_overwritten_unasked(case, tmp_path):
     assert run_trtdx("report", "case", "-o", "page.html", "--force", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.heavy
 def test_what_is_no_case_is_refused(tmp_path):
     (tmp_path / "x.trtdx").write_bytes(b"PK\x03\x04 nothing")
     for name in ("x.trtdx", "absent"):

@@ -48,6 +48,7 @@ def ask(address, path="/", **headers):
             return response.status, dict(response.getheaders()), response.read().decode()
 
 
+@pytest.mark.heavy
 def test_without_its_token_or_with_another_host_or_origin_nothing_is_shown(address):
     query = "/?" + urlsplit(address).query
     assert ask(address)[0] == 403
@@ -62,12 +63,14 @@ def test_without_its_token_or_with_another_host_or_origin_nothing_is_shown(addre
     assert "3 cases" in page
 
 
+@pytest.mark.heavy
 def test_unknown_pages_are_not_there(address):
     query = "?" + urlsplit(address).query
     for path in ("/case/99", "/case/0/log/9", "/case/-1", "/etc/passwd", "/case/0/log/0/../../.."):
         assert ask(address, path + query)[0] == 404, path
 
 
+@pytest.mark.heavy
 def test_a_person_finds_the_case_and_its_log(address):
     with open_browser() as watched:
         watched.open(address)
@@ -92,6 +95,7 @@ def test_a_person_finds_the_case_and_its_log(address):
     assert all(url.startswith("http://127.0.0.1:") for url in watched.requests)
 
 
+@pytest.mark.heavy
 def test_a_folder_without_cases_is_refused_with_a_way_on(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "trtdx", "view", str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
@@ -100,6 +104,7 @@ def test_a_folder_without_cases_is_refused_with_a_way_on(tmp_path):
     assert "--save" in done.stderr
 
 
+@pytest.mark.heavy
 def test_without_a_name_the_store_is_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("TRTDX_STORE", str(tmp_path / "cases.sqlite"))
     words = [sys.executable, "-m", "trtdx"]

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import mpi, torch_collectives, watch, workers
+from . import mpi, profile, torch_collectives, watch, workers
 from .process import SupervisedProcess
 from .rank import RANK_VARIABLES, first_number
 
@@ -31,6 +31,7 @@ def start_agent() -> None:
         "torch": lambda: torch_collectives.watch_torch(process),
         "multiprocessing": lambda: workers.watch_workers(process),
         "modes": lambda: watch.start_modes(process),
+        "profile": lambda: profile.watch_profile(process),
         "heartbeat": lambda: _offer_heartbeat(process),
     }
     for name, part in parts.items():

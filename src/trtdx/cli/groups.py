@@ -80,14 +80,16 @@ class MainCommandGroup(TyperGroup):
     `trtdx memory ./model` is `trtdx memory run ./model`; a folder called like a subcommand is reached as `./log`.
     """
 
+    main_command = MAIN
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in HELP:
-            args = [MAIN, *args]
+            args = [self.main_command, *args]
         return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the main command's help, with the subcommands listed before its example."""
-        main = self.commands[MAIN]
+        main = self.commands[self.main_command]
         with main.make_context(ctx.info_name, [], parent=ctx.parent, resilient_parsing=True) as main_context:
             main.format_usage(main_context, formatter)
             main.format_help_text(main_context, formatter)
@@ -96,9 +98,9 @@ class MainCommandGroup(TyperGroup):
             main.format_epilog(main_context, formatter)
 
 
-def make_command_group(summary: str) -> typer.Typer:
-    """Return an empty group of commands; the one added as `run` is its main command."""
-    return typer.Typer(cls=MainCommandGroup, no_args_is_help=True, rich_markup_mode=None, help=summary)
+def make_command_group(summary: str, cls: type[TyperGroup] = MainCommandGroup) -> typer.Typer:
+    """Return an empty group of commands; the one added as `run` is its main command, or whichever `cls` says."""
+    return typer.Typer(cls=cls, no_args_is_help=True, rich_markup_mode=None, help=summary)
 
 
 def given_flags(context: typer.Context) -> dict[str, str]:

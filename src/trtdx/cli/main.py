@@ -62,7 +62,7 @@ app.command("view", epilog="Example: trtdx view ./cases")(view.view_cases)
 app.command("report", epilog="Example: trtdx report ./case -o case.html")(view.write_report)
 app.add_typer(cases.app, name="cases")
 app.command("mcp", epilog="Example: trtdx mcp --root ~/deployments")(mcp.serve_assistant)
-app.command("trace", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(expand_groups(trace.trace_time))
+app.add_typer(trace.app, name="trace")
 app.command("explain", epilog="Example: trtdx explain DX012")(explain.explain_rule)
 app.add_typer(rules.app, name="rules")
 

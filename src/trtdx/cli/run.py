@@ -72,7 +72,7 @@ def run_supervised(
         raise typer.BadParameter("--quiet-for takes a number of seconds above 0")
     request = RunRequest(
         command=tuple(command),
-        case=case or _new_case(),
+        case=case or new_case(),
         report_file=report,
         quiet_for_s=quiet_for,
         on_hang="kill" if on_hang == "kill" else "report",
@@ -116,7 +116,7 @@ def show_logs(
         write_output(line + "\n")
 
 
-def _new_case() -> str:
+def new_case() -> str:
     """Return a folder for the case that is not there yet, below the user's state."""
     from trtdx.run.case_files import state_folder
 
@@ -129,17 +129,19 @@ def _supervise(request: RunRequest, color: Color, *, rerun: bool, save: bool) ->
     from trtdx.run.run import run_command
 
     host = RealHost()
-    result = run_command(host, request, lambda: load_book(host), lambda report: _show(report, request.case, color))
+    result = run_command(
+        host, request, lambda: load_book(host), lambda report: show_report(report, request.case, color)
+    )
     report = result.report
     if rerun and result.status and result.record.launcher_pid:
         report = run_again(host, request, result, lambda: load_book(host), Path(request.case, "live"))
-    _show(report, request.case, color)
+    show_report(report, request.case, color)
     if save:
         store_folder(host, "run", request.case)
     return result.status
 
 
-def _show(report: Report, case: str, color: Color) -> None:
+def show_report(report: Report, case: str, color: Color) -> None:
     """Print the report to standard error: standard output is the command's."""
     from trtdx.redact import redact_report
     from trtdx.render import render_text

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trtdx.cli.groups import refuse_pair
+from trtdx.cli.groups import MainCommandGroup, expand_groups, make_command_group, refuse_pair
 from trtdx.cli.memory.options import ServingFlags, SetupOptions, make_flag
 from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import require_packages
 
+
+class TraceGroup(MainCommandGroup):
+    """Files are looked at without a word before them; `run` makes them."""
+
+    main_command = "files"
+
+
+app = make_command_group("Say where the time goes, of files or of a command.", TraceGroup)
 PathsArgument = Annotated[
     list[str],
     typer.Argument(
@@ -62,3 +71,59 @@ def trace_time(
         context=context,
     )
     emit_report(report_trace(host, question, findings.load_rules(host)), output, findings)
+
+
+app.command("files", epilog="Example: trtdx trace trace-rank-0.json trace-rank-1.json")(expand_groups(trace_time))
+
+
+def trace_command(
+    findings: FindingOptions,
+    output: ReportOptions,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="The command, as you would type it.")],
+    case: Annotated[
+        str, typer.Option("--case", metavar="DIR", help="The new folder for traces and logs.", show_default=False)
+    ] = "",
+    warmup: Annotated[int, typer.Option("--warmup", metavar="N", min=0, help="Steps that are not recorded.")] = 10,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps that are recorded.")] = 20,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            min=0.1,
+            help="Record no longer than this. A program that calls no torch.nn modules has no steps: it is recorded this long, from this long after torch is imported.",
+        ),
+    ] = 20.0,
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Record Python functions too: names what the host does, and slows it down.")
+    ] = False,
+) -> None:
+    """Run a command, record some steps of every rank after the warm-up, and say where their time goes."""
+    require_packages(("numpy",), purpose="add up the time of a trace")
+    from trtdx.cli.run import new_case, show_report
+    from trtdx.run.nouns import ProfileRequest, RunRequest
+    from trtdx.run.run import run_command
+    from trtdx.trace.run import TraceQuestion, report_trace, require_traces
+
+    host = RealHost()
+    book = findings.load_rules(host)
+    case = str(Path(case or new_case()).absolute())
+    folder = str(Path(case, "traces"))
+    request = RunRequest(
+        command=tuple(command),
+        case=case,
+        profile=ProfileRequest(folder=folder, warmup=warmup, steps=steps, seconds=seconds, stacks=stacks),
+    )
+    result = run_command(host, request, lambda: book, lambda report: show_report(report, case, output.color))
+    if result.status:
+        show_report(result.report, case, output.color)
+        raise typer.Exit(result.status)
+    require_traces(host, folder, warmup)
+    emit_report(report_trace(host, TraceQuestion(paths=(folder,)), book), output, findings)
+
+
+app.command(
+    "run",
+    epilog="Example: trtdx trace run --warmup 20 -- mpirun -n 2 python3 generate.py",
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+)(expand_groups(trace_command))

@@ -22,7 +22,7 @@ from trtdx.memory.question.contradictions import find_contradictions
 from trtdx.memory.question.gpus import all_devices
 from trtdx.memory.question.setup import resolve_setup
 from trtdx.memory.report.figures import render_gib, render_gpus
-from trtdx.memory.report.frontier_table import frontier_section
+from trtdx.memory.report.frontier_table import frontier_section, speed_section
 from trtdx.memory.report.plan import (
     MemoryReport,
     advice_json,
@@ -117,6 +117,8 @@ def _report_plan(host: Host, memory_request: MemoryRequest, book: RuleBook, requ
         summary = Summary(text, partial=answer.notes)
         return MemoryReport(summary=summary, findings=tuple(wrong), memory=memory_json(planner(setup)))
     if setup.device is None:
+        if request.target:
+            raise InputError("whether a --target can be reached depends on the GPU", fix="name one: --gpu H100")
         return _report_without_gpu(setup, planner, wrong, request, answer.notes)
     return _report_with_gpu(question, wrong, request, book)
 
@@ -138,7 +140,7 @@ def _report_with_gpu(
         findings.append(out_of_reach_finding(reached, book, request.again))
     sections = [*_plan_sections(ledger, request), *request.compiled]
     if points:
-        sections.append(frontier_section(points))
+        sections += [frontier_section(points), speed_section(points, setup)]
     if reached is not None:
         sections += target_section(reached)
     elif ledger.fits and not points:
@@ -203,7 +205,7 @@ def _report_without_gpu(
     if not request.frontier:
         return report
     points = compute_frontier(home, lengths=request.lengths, planner=planner)
-    sections = (*report.sections, frontier_section(points))
+    sections = (*report.sections, frontier_section(points), speed_section(points, home))
     return msgspec.structs.replace(report, frontier=points, sections=sections)
 
 

@@ -8,14 +8,14 @@ from functools import lru_cache
 from trtdx.redact.mark import MARK
 
 _NOUNS = (
-    r"pass(?:word|wd|phrase|code)?|pwd|secret|jwt|credential|token|auth|dsn|pat|otp|cookie|bearer|"
+    r"pass(?:word|wd|phrase|code)?|pwd|pw|psk|secret|jwt|credential|token|auth|dsn|pat|otp|cookie|bearer|"
     r"(?:identity|registry|refresh|session)token|connection[_-]?string|webhook(?:[_-]?url)?|dockerconfigjson|"
     r"(?:api|access|account|private|secret|hmac|auth|encryption|signing|fernet|master|client|subscription|licen[cs]e|"
-    r"shared|storage|service|consumer|deploy|cipher|crypto|recovery|webhook|host|tls|ssl|ssh|gpg|pgp|jwt|aes|rsa)[_-]?key"
+    r"shared|storage|service|consumer|deploy|unseal|genie|app|admin|openai|azure|anthropic|groq|mistral|cohere|gemini|cipher|crypto|recovery|webhook|host|tls|ssl|ssh|gpg|pgp|jwt|aes|rsa)[_-]?key"
 )
 _SUFFIX = r"s?(?:[_-]?(?:id|data|value|b64|base64|string|hash|file[_-]?content))?"
 _SECRET_NOUN = rf"(?:{_NOUNS}){_SUFFIX}"
-_GLUED = r"pg|my|db|sql|hf|ngc|user|root|admin|access|auth|refresh|id"
+_GLUED = r"ssh|vnc|bind|root|pg|my|db|sql|hf|ngc|user|root|admin|access|auth|refresh|id"
 _WHOLE_KEY = re.compile(rf"(?:.*[\W_]|.*(?<=[a-z0-9])(?=[A-Z])|(?i:{_GLUED}))?(?i:{_SECRET_NOUN})")
 # A model's vocabulary, and numbers of tokens; places of files, which are no secrets.
 _NOT_SECRET = re.compile(

@@ -18,7 +18,7 @@ _PREFIXED = (  # what a token starts with, and the rest of its form
     r"(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA|AGPA|ANPA)[A-Z0-9]{16}(?![A-Z0-9])",  # AWS
     r"bedrock-api-key-[A-Za-z0-9+/=]{20,}|ABSK[A-Za-z0-9+/=]{60,}",
     r"AIza[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|1//0[A-Za-z0-9_-]{20,}",  # Google
-    r"xox[abeoprs](?:\.xox[abp])?-[A-Za-z0-9-]{10,}|xapp-\d-[A-Za-z0-9-]{10,}|xwfp-[A-Za-z0-9-]{10,}",  # Slack
+    r"xox[abcdeoprs](?:\.xox[abp])?-[A-Za-z0-9-]{10,}|xapp-\d-[A-Za-z0-9-]{10,}|xwfp-[A-Za-z0-9-]{10,}",  # Slack
     r"pypi-[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{30,}|rubygems_[a-f0-9]{40,}|cio[A-Za-z0-9]{30,}|oy2[a-z0-9]{43}",
     r"dapi[a-f0-9]{32}(?:-\d)?|dkea[a-f0-9]{32}|dose[a-f0-9]{32}",  # Databricks
     r"dckr_(?:pat|oat)_[A-Za-z0-9_-]{20,}",
@@ -36,6 +36,8 @@ _PREFIXED = (  # what a token starts with, and the rest of its form
     r"CCI(?:PAT|PRJ)_[A-Za-z0-9_]{20,}|bk(?:ua|ct|aa)_[a-z0-9]{30,}|AKCp[A-Za-z0-9]{10,}|cmVmd[A-Za-z0-9]{50,}",
     r"wandb_v1_[A-Za-z0-9_]{20,}|KGAT_[a-f0-9]{30,}|[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_-]{40,}",
     r"pat[A-Za-z0-9]{14}\.[a-f0-9]{64}|sl\.[A-Za-z0-9_-]{60,}|EAA[A-Za-z0-9]{60,}|PMAK-[a-f0-9]{24}-[a-f0-9]{34}",
+    r"rpa_[A-Z0-9]{40,}|pul-[a-f0-9]{40}|sq[pua]_[a-f0-9]{40}|napi_[a-z0-9]{40,}|e2b_[a-f0-9]{40}|fc-[a-f0-9]{32}",
+    r"local-[a-f0-9]{40}(?![a-f0-9])|GOOG1[A-Z0-9]{50,}|LTAI[A-Za-z0-9]{16,24}(?![A-Za-z0-9])|AKID[A-Za-z0-9]{32}",
     r"\d{8,10}:[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])",  # Telegram
     r"[MNO][A-Za-z0-9_-]{23,27}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",  # Discord
     r"[A-Za-z0-9_~.]{3}\dQ~[A-Za-z0-9_~.-]{31,34}|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}",  # Microsoft Entra, Azure DevOps

@@ -48,6 +48,8 @@ def mode_environment(request: RunRequest, case: Path, environment: Mapping[str, 
     ]
     if request.tap:
         added["TRTDX_TAP"] = request.tap
+    if request.profile:
+        added["TRTDX_PROFILE"] = request.profile.as_variable()
     if modes:
         added["TRTDX_MODES"] = ",".join(modes)
     return {**added, **environment, **{name: value for name, value in added.items() if name.startswith("TRTDX_")}}

@@ -11,6 +11,21 @@ OnHang = Literal["report", "kill"]
 UNKNOWN_STATUS = -1
 
 
+class ProfileRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a run torch's profiler is to record."""
+
+    folder: str  # for the traces, one a process
+    warmup: int = 10  # steps before
+    steps: int = 20
+    seconds: float = 20.0  # at most; where no module is called also the time before
+    stacks: bool = False
+
+    def as_variable(self) -> str:
+        """Return it as the agent reads it from its environment."""
+        stacks = "stacks" if self.stacks else "plain"
+        return f"{self.folder}|{self.warmup}|{self.steps}|{self.seconds}|{stacks}"
+
+
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for on the command line."""
 
@@ -24,6 +39,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     tap: str = ""
     watch_nan: bool = False
     shapes: bool = False
+    profile: ProfileRequest | None = None
 
 
 class JobProcess(msgspec.Struct, kw_only=True):

@@ -85,6 +85,19 @@ def report_trace(host: Host, question: TraceQuestion, book: RuleBook) -> TraceRe
     return TraceReport(summary=summary, findings=findings, sections=sections, trace=trace_json(ledger, causes))
 
 
+def require_traces(host: Host, folder: str, warmup: int) -> None:
+    """Raise where a command that was to be recorded has left no trace.
+
+    Raises:
+        InputError: the folder has no traces in it.
+    """
+    if not host.files(folder):
+        raise InputError(
+            f"nothing was recorded: no process ran more than {warmup} steps of torch, or it profiles itself",
+            fix="record earlier or more: --warmup 2 --seconds 60",
+        )
+
+
 def analyse_files(host: Host, paths: Sequence[str]) -> TraceAnalysis:
     """Return the time of everything that some files hold."""
     recordings = read_recordings(host, paths)

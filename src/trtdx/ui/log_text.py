@@ -19,6 +19,7 @@ AROUND = 8
 LONGEST_LINE = 2000
 MOST_EXCERPT_LINES = 400
 PAGE_LINES = 500
+LINE_REMARKS = {"cause": " ← cause", "hit": " ← follows from it", "line": ""}
 
 
 def read_lines(case: Case, log: LogFile) -> Iterator[str]:
@@ -55,16 +56,22 @@ def excerpt_log(case: Case, log: LogFile) -> Markup:
 
 
 def window_log(case: Case, log: LogFile, first: int, count: int = PAGE_LINES) -> tuple[Markup, bool]:
-    """Return some lines of a log from a line on, and whether there are more."""
+    """Return some lines of a log from a line on as markup, and whether there are more."""
     from markupsafe import Markup
 
+    rows, has_more = window_lines(case, log, first, count)
+    return Markup("").join(_mark_lines(rows, log)), has_more
+
+
+def window_lines(case: Case, log: LogFile, first: int, count: int = PAGE_LINES) -> tuple[list[tuple[int, str]], bool]:
+    """Return some lines of a log from a line on with their numbers, and whether there are more."""
     rows: list[tuple[int, str]] = []
     for number, text in enumerate(read_lines(case, log), 1):
         if number >= first + count:
-            return Markup("").join(_mark_lines(rows, log)), True
+            return rows, True
         if number >= first:
             rows.append((number, text))
-    return Markup("").join(_mark_lines(rows, log)), False
+    return rows, False
 
 
 def _with_gaps(rows: Sequence[tuple[int, str]], log: LogFile) -> Iterator[Markup]:
@@ -84,6 +91,5 @@ def _mark_lines(rows: Iterable[tuple[int, str]], log: LogFile) -> Iterator[Marku
 
     for number, text in rows:
         kind = "cause" if number in log.causes else "hit" if number in log.symptoms else "line"
-        said = {"cause": " ← cause", "hit": " ← follows from it"}.get(kind, "")
         line = '<span class="{}" id="L{}"><span class="number">{:>6}</span> {}<b>{}</b>\n</span>'
-        yield Markup(line).format(kind, number, number, printable_text(text), said)  # noqa: S704  a constant
+        yield Markup(line).format(kind, number, number, printable_text(text), LINE_REMARKS[kind])  # noqa: S704  a constant

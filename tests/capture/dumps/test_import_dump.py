@@ -330,6 +330,7 @@ def test_what_is_no_dump(tmp_path):
         assert "Polygraphy" in caught.value.fix
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(name=st.from_regex(r"(\d\.[a-z]-){0,40}(in|out)put\.?\w{0,3}(\.pt)?", fullmatch=True))
 def test_file_names_of_a_stranger_take_no_time(name):

@@ -162,6 +162,7 @@ def test_steps_and_every_nth(llama_onnx, tmp_path):
         assert [step for step, _ in names_at(tmp_path / name)] == steps
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("positions", "shapes"),
     [
@@ -268,6 +269,7 @@ def recorded_layers(llama_onnx, tmp_path_factory):
     return found
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize("own", ["onnxruntime", "tensorrt"])
 def test_a_layer_replayed_on_its_own_engine_is_bitwise_the_same(recorded_layers, own, step):
@@ -277,6 +279,7 @@ def test_a_layer_replayed_on_its_own_engine_is_bitwise_the_same(recorded_layers,
     assert section.rows[0][2:] == ("bitwise the same", 0.0, 0.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("step", [0, 2])
 def test_a_layer_is_replayed_on_another_engine_with_its_inputs_matched(recorded_layers, step):
     from trtdx.capture.session.replay import replay_section

@@ -193,6 +193,7 @@ def test_secrets_do_not_get_into_the_header(tmp_path):
 # Several ranks
 
 
+@pytest.mark.heavy
 def test_ranks_write_side_by_side(tmp_path):
     script = """
         import sys, numpy as np
@@ -251,6 +252,7 @@ def check_prefix(capture):
     return len(records)
 
 
+@pytest.mark.heavy
 def test_killed_at_random_moments_it_can_be_read_and_resumed(tmp_path):
     chance = random.Random(4)
     done = 0
@@ -288,6 +290,7 @@ def test_killed_before_the_first_record_it_can_be_resumed(tmp_path, index, value
         assert (len(list(capture.records())), capture.partial) == (0, ())
 
 
+@pytest.mark.heavy
 def test_cut_at_any_byte_what_stands_before_holds(tmp_path):
     whole = small_capture(tmp_path / "whole", steps=2)
     index = (whole / "rank0.index").read_bytes()
@@ -402,6 +405,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 # Memory
 
 
+@pytest.mark.heavy
 def test_memory_stays_flat_as_steps_grow(tmp_path):
     script = """
         import sys, numpy as np, resource

@@ -44,6 +44,7 @@ def layout(step, name, form, heads):
     return {**step, name: np.ascontiguousarray(turned)}
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(
     lengths=lengths,

@@ -41,6 +41,7 @@ def told(case, dtype):
     return find_causes(suspect_of(reference, case.path, case.plant, dtype=dtype, **case.more))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.code} {case.name}")
 def test_a_planted_mistake_is_named(case):
     found = told(case, "float32")
@@ -49,6 +50,7 @@ def test_a_planted_mistake_is_named(case):
     assert choose_cause(found) is found[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in LOW], ids=lambda case: case.name)
 def test_a_planted_mistake_is_named_in_bfloat16(case):
     found = told(case, "bfloat16")
@@ -114,6 +116,7 @@ def test_tensors_inside_the_module_can_be_all_that_is_known():
     assert find_causes(whole._replace(candidate_outputs=inside))[0].code == "DX972"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["residual lost", "residual twice", "gate and up exchanged", "relu in a mixture"])
 def test_all_that_passes_inside_may_be_known(name):
     """What the parts give is right then, and only what is done with it is wrong."""

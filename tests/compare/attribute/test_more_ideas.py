@@ -194,6 +194,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_mistake_is_named(name):
     code, kind, path, plant, says = CASES[name]
@@ -203,6 +204,7 @@ def test_a_planted_mistake_is_named(name):
     assert says in " ".join(found[0].values.values())
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("held", [30.0, float("inf")])
 def test_a_constant_far_from_all_inputs_is_no_zero_point(held):
     path = f"{M}.shared_expert_gate"
@@ -211,6 +213,7 @@ def test_a_constant_far_from_all_inputs_is_no_zero_point(held):
     assert "DX950" not in [each.code for each in found if each.share > 0.5]
 
 
+@pytest.mark.heavy
 def test_rows_of_a_router_in_another_order_are_experts_in_another_order(book, tmp_path):
     reference = decoder("qwen2_moe")
     folder = saved(reference, tmp_path / "reference")
@@ -277,6 +280,7 @@ def compared(book, reference, candidate):
     return compare(RealHost(), plan, book)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "settings", "code", "says"),
     [
@@ -306,6 +310,7 @@ def test_a_rotary_setting_says_what_differs_in_it():
     assert (setting.code, setting.values["expected"], setting.values["found"]) == ("DX962", "10000", "500000")
 
 
+@pytest.mark.heavy
 def test_a_tolerated_step_does_not_hide_a_mistake_further_on(book, tmp_path):
     """Weights rounded to bfloat16 in the first layer are a warning, heads in another order in the last an error."""
     reference = decoder("llama")
@@ -320,6 +325,7 @@ def test_a_tolerated_step_does_not_hide_a_mistake_further_on(book, tmp_path):
     assert report.findings[0].where.tensor == "model.layers.2.self_attn.o_proj:out"
 
 
+@pytest.mark.heavy
 def test_a_tolerated_step_alone_stays_a_warning(book, tmp_path):
     """That the logits are off because of it is no second mistake."""
     reference = decoder("llama")
@@ -341,6 +347,7 @@ def test_a_number_is_looked_for_beyond_the_ends_of_the_grid_too(wanted):
     assert fit_scalar(bench, [5.0, 10.0, 20.0], lambda value: value)[0] == pytest.approx(wanted, rel=0.01)
 
 
+@pytest.mark.heavy
 def test_a_residual_of_an_earlier_layer_is_named():
     import trtdx
 
@@ -364,6 +371,7 @@ def test_a_part_inside_a_module_is_named_where_it_is_what_is_wrong():
     assert (found[0].code, found[0].values["module"]) == ("DX982", f"{A}.o_proj")
 
 
+@pytest.mark.heavy
 def test_a_weight_that_is_not_finite_is_an_error(book, tmp_path):
     reference = decoder("llama")
     folder = saved(reference, tmp_path / "reference")
@@ -373,6 +381,7 @@ def test_a_weight_that_is_not_finite_is_an_error(book, tmp_path):
     assert (finding.code, finding.severity.value) == ("DX717", "error")
 
 
+@pytest.mark.heavy
 def test_a_bias_that_is_infinite_is_an_error_and_breaks_no_idea(book, tmp_path):
     reference = decoder("qwen2")
     folder = saved(reference, tmp_path / "reference")
@@ -382,6 +391,7 @@ def test_a_bias_that_is_infinite_is_an_error_and_breaks_no_idea(book, tmp_path):
     assert (finding.code, finding.where.tensor) == ("DX717", f"{A}.k_proj:out")
 
 
+@pytest.mark.heavy
 def test_numbers_that_no_cause_explains_and_are_not_finite_are_told_as_that():
     import trtdx
 
@@ -484,6 +494,7 @@ def test_another_effort_is_refused(text):
         parse_effort(text)
 
 
+@pytest.mark.heavy
 def test_one_tolerated_mistake_that_several_tensors_show_is_one_finding():
     """A layer hands on its result and its attention weights: both are off because of one softmax."""
     import trtdx
@@ -501,6 +512,7 @@ def test_one_tolerated_mistake_that_several_tensors_show_is_one_finding():
     assert finding.code == "DX974"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
 def test_a_live_model_without_a_second_kind_of_attention_is_compared_all_the_same(kind):
     import trtdx

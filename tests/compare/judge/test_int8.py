@@ -94,6 +94,7 @@ def changed(source, path, name, factor):
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("kind", ["qdq", "operators", "dynamic"])
 def test_healthy_files_are_silent(book, files, kind, reference):
@@ -102,6 +103,7 @@ def test_healthy_files_are_silent(book, files, kind, reference):
     assert any(each.tensor == "model.layers.0.self_attn.q_proj:out" for each in report.tensors)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_a_weight_scale_that_is_twice_too_large_is_found(book, files, tmp_path, reference):
     wrong = changed(files["qdq"], tmp_path / "wrong.onnx", "val_229_scale", 2)  # of layer 0's up_proj
@@ -117,6 +119,7 @@ def scale_read_by(path, product):
     return next(each.input[1] for each in nodes if given in each.output)
 
 
+@pytest.mark.heavy
 def test_a_scale_of_attention_scores_that_is_too_small_holds_them(book, files, tmp_path):
     scale = scale_read_by(files["qdq"], "node_matmul_1")
     wrong = changed(files["qdq"], tmp_path / "wrong.onnx", scale, 0.5)
@@ -125,12 +128,14 @@ def test_a_scale_of_attention_scores_that_is_too_small_holds_them(book, files, t
     assert finding.where.tensor == "model.layers.0.self_attn.o_proj:in"
 
 
+@pytest.mark.heavy
 def test_numbers_beyond_what_calibration_saw_are_told_as_such(book, files):
     (finding,) = asked(book, "torch", files["narrow"]).findings
     assert finding.code == "DX947"
     assert "% of its values" in finding.message
 
 
+@pytest.mark.heavy
 def test_a_mistake_in_one_product_is_placed_though_the_file_names_none(book, files, tmp_path):
     wrong = changed(files["dynamic"], tmp_path / "wrong.onnx", "val_229_scale", 1.5)
     (finding,) = asked(book, "torch", wrong).findings
@@ -138,6 +143,7 @@ def test_a_mistake_in_one_product_is_placed_though_the_file_names_none(book, fil
     assert finding.where.tensor == "model.layers.0.mlp.up_proj:out"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", [SideSpec("hf", str(TINY / "model")), SideSpec("onnx", str(FLOAT))])
 def test_weights_tell_the_modules_of_products(files, reference):
     made = modules_by_weights(reference, SideSpec("onnx", str(files["dynamic"])))

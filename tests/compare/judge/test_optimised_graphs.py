@@ -65,6 +65,7 @@ def asked(book, reference: str, candidate: str):
     return compare(RealHost(), ComparisonPlan(reference=reference, candidate=candidate, question=QUESTION), book)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", [f"hf:{TINY / 'model'}", f"onnx:{TINY / 'model.onnx'}"])
 @pytest.mark.parametrize("kind", ["saved", "fused", "rewritten"])
 def test_a_healthy_optimised_graph_is_compared_and_no_alarm_is_given(book, files, kind, reference):
@@ -76,6 +77,7 @@ def test_a_healthy_optimised_graph_is_compared_and_no_alarm_is_given(book, files
     assert report.compared > 100
 
 
+@pytest.mark.heavy
 def test_files_without_any_name_of_a_module_have_them_by_their_weights(files):
     graph = OnnxGraph(open_model(files["saved"]))
     assert not any(graph.scopes), "it tells nothing"
@@ -90,6 +92,7 @@ def test_a_product_whose_weight_is_nobodys_is_the_one_that_is_left(files, tmp_pa
     assert "model.layers.0.self_attn.k_proj" in found.values()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", [f"hf:{TINY / 'model'}", f"onnx:{TINY / 'model.onnx'}"])
 @pytest.mark.parametrize(
     "module",
@@ -152,6 +155,7 @@ def changed_folder(change, folder: Path) -> str:
     return f"hf:{folder}"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("change", [folded, permuted])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_same_model_written_otherwise_gives_a_note_and_no_alarm(book, tmp_path, change, dtype):
@@ -162,6 +166,7 @@ def test_the_same_model_written_otherwise_gives_a_note_and_no_alarm(book, tmp_pa
     assert "computed otherwise, to the same result" in told
 
 
+@pytest.mark.heavy
 def test_a_mistake_among_rewrites_is_what_is_told(book, tmp_path):
     def change(model):
         folded(model)
@@ -171,6 +176,7 @@ def test_a_mistake_among_rewrites_is_what_is_told(book, tmp_path):
     assert finding.where.tensor == "model.layers.1.self_attn.k_proj:out"
 
 
+@pytest.mark.heavy
 def test_a_factor_in_the_cache_is_wrong_though_the_answer_is_the_same(book, tmp_path):
     """Whoever reads the cache reads other values: it leaves the layer."""
     (finding,) = asked(book, f"hf:{TINY / 'model'}", changed_folder(scaled, tmp_path / "c")).findings
@@ -200,6 +206,7 @@ def shared_in_another_form(path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 def test_a_tensor_that_a_graph_hands_on_in_another_form_is_no_mistake(book, tmp_path):
     candidate = shared_in_another_form(tmp_path / "shared.onnx")
     report = asked(book, f"hf:{TINY / 'model'}", f"onnx:{candidate}")
@@ -221,6 +228,7 @@ def reordered(model):
     return model
 
 
+@pytest.mark.heavy
 def test_experts_that_are_chosen_in_another_order_are_no_mistake():
     import sys
 
@@ -257,6 +265,7 @@ def test_a_norm_that_takes_the_mean_away_is_found_whole():
     assert {each.outputs[0].name for each in inside} == {made for _, _, made in steps} - {"y"}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["fused", "rewritten"])
 def test_a_wrong_weight_before_a_fused_norm_is_placed(book, files, tmp_path, kind):
     module = "model.layers.1.self_attn.o_proj"
@@ -279,6 +288,7 @@ class Everything:
         return True
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", [f"hf:{TINY / 'model'}", f"onnx:{TINY / 'model.onnx'}"])
 def test_logits_that_are_off_are_an_error_though_every_wrong_tensor_was_taken_for_another(
     book, files, tmp_path, monkeypatch, reference
@@ -290,6 +300,7 @@ def test_logits_that_are_off_are_an_error_though_every_wrong_tensor_was_taken_fo
     assert not asked(book, reference, f"onnx:{files['saved']}").findings
 
 
+@pytest.mark.heavy
 def test_logits_that_are_off_are_an_error_though_all_else_was_called_a_rewrite(book, tmp_path, monkeypatch):
     def change(model):
         model.model.layers[1].self_attn.o_proj.weight.mul_(1.5)
@@ -307,6 +318,7 @@ def test_logits_that_are_off_are_an_error_though_all_else_was_called_a_rewrite(b
     assert finding.severity.value == "error"
 
 
+@pytest.mark.heavy
 def test_a_factor_in_a_weight_into_which_a_norm_was_folded_is_told_as_that_factor(book, tmp_path):
     def change(model):
         folded(model)
@@ -317,6 +329,7 @@ def test_a_factor_in_a_weight_into_which_a_norm_was_folded_is_told_as_that_facto
     assert "1.3 times" in finding.message
 
 
+@pytest.mark.heavy
 def test_a_comparison_of_little_does_not_read_as_healthy(book, files, monkeypatch):
     from trtdx.compare import run
 

@@ -98,6 +98,7 @@ def plain_activation(model):
         each.mlp.act_fn.forward = lambda given: given * torch.sigmoid(given)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mistake", "tensor"),
     [
@@ -117,17 +118,20 @@ def test_a_small_mistake_is_found_where_it_is_made(against, mistake, tensor):
     assert mistake is not one_token or found[0].tokens == (7,)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_another_type_and_attention_kernel_are_healthy(against, dtype):
     judged = against(dtype=dtype, only_local=False)
     assert {each.verdict for each in judged} == {PairVerdict.SAME, PairVerdict.NOISE}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("healthy", [summed_by_ranks, plain_activation])
 def test_rounding_at_other_places_is_healthy(against, healthy):
     assert not wrong(against(healthy))
 
 
+@pytest.mark.heavy
 def test_what_follows_is_poisoned_and_the_operations_themselves_are_not_blamed(against):
     judged = against(swapped_heads, "float32", only_local=False)
     assert {each.pair.name for each in wrong(judged)} == {f"{LAYER}.self_attn.k_proj:out"}
@@ -136,6 +140,7 @@ def test_what_follows_is_poisoned_and_the_operations_themselves_are_not_blamed(a
     assert not any(name.startswith("model.layers.0.") for name in poisoned)
 
 
+@pytest.mark.heavy
 def test_a_quantiser_that_is_known_of_is_precision(against):
     """An MLP in int8 is a mistake in a bfloat16 model, and none in a model that says so."""
     said = QuantisedModules(
@@ -144,6 +149,7 @@ def test_a_quantiser_that_is_known_of_is_precision(against):
     assert not wrong(against(quantised_mlp, quantised=said))
 
 
+@pytest.mark.heavy
 def test_a_wrong_scale_is_found_in_a_quantised_model(against):
     def scaled(model):
         quantised_mlp(model)
@@ -155,6 +161,7 @@ def test_a_wrong_scale_is_found_in_a_quantised_model(against):
     assert wrong(against(scaled, quantised=said))[0].pair.name == f"{LAYER}.mlp.up_proj:out"
 
 
+@pytest.mark.heavy
 def test_batch_shape_and_padding_are_healthy(reference, tmp_path):
     longer = tuple(range(1, 21))
     question = ComparisonQuestion(prompts=(*QUESTION.prompts, longer), new_tokens=QUESTION.new_tokens)
@@ -167,6 +174,7 @@ def test_batch_shape_and_padding_are_healthy(reference, tmp_path):
     assert not wrong(judge_pairs(pairs, reference, candidate, runs=runs))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["onnx", "trt"])
 def test_three_engines_are_silent_on_one_model(tmp_path, kind):
     pytest.importorskip("onnxruntime")

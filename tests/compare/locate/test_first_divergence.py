@@ -41,6 +41,7 @@ def mistaken_side(reference, folder, mistake):
     return mistaken(spec, folder, mistake, forced=reference.step_tokens(), question=SHORT)
 
 
+@pytest.mark.heavy
 def test_the_module_its_inputs_and_what_it_poisons(reference, tmp_path):
     candidate = mistaken_side(
         reference, tmp_path / "candidate", lambda model: model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
@@ -81,6 +82,7 @@ def test_nothing_is_located_where_nothing_is_wrong(reference, tmp_path):
     assert not found.poisoned
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("layers", "wrong", "taps"), [(64, 41, "layers.*:out"), (6, 3, "lm_head:out"), (6, 3, "layers[0,5]:out")]
 )
@@ -173,6 +175,7 @@ def deep_graph(path, *, layers=64, width=8, wrong=None):
     return str(path)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrong", [0, 41, 63])
 def test_sixty_four_layers_of_a_graph_take_few_segment_runs(tmp_path, book, wrong):
     pytest.importorskip("onnxruntime")
@@ -188,6 +191,7 @@ def test_sixty_four_layers_of_a_graph_take_few_segment_runs(tmp_path, book, wron
     assert report.segment_runs <= MOST_RUNS
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("taps", ["layers.*:*", "layers.*:*, layers.*.mlp:*, layers.*.self_attn:*"])
 def test_only_the_suspicious_module_is_computed_again_where_its_inputs_are_known(tmp_path, taps):
     import safetensors.torch

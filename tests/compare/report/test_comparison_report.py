@@ -87,6 +87,7 @@ def test_a_narrow_table_shortens_what_repeats_and_keeps_every_name_apart():
     assert firsts[0] == "...0...q_proj:out"
 
 
+@pytest.mark.heavy
 def test_what_is_piped_is_not_cut(tmp_path):
     arrays = {f"{'very_long_name.' * 12}{number}:out": np.ones(4, np.float32) for number in range(2)}
     for file in ("a.npz", "b.npz"):

@@ -165,6 +165,7 @@ def test_what_does_not_say_what_it_is_of_is_refused_with_what_to_do(book, tmp_pa
         again(book, tmp_path / "empty")
 
 
+@pytest.mark.heavy
 def test_exit_statuses_and_the_new_run_as_the_next_baseline(good, model, tmp_path):
     run = CliRunner().invoke
     same = run(app, ["compare", "baseline", str(good)])
@@ -181,6 +182,7 @@ def test_exit_statuses_and_the_new_run_as_the_next_baseline(good, model, tmp_pat
     assert run(app, ["compare"]).exit_code == 2
 
 
+@pytest.mark.heavy
 def test_a_decoder_is_fed_its_own_prompt_and_tokens_again(book, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

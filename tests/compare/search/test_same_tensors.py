@@ -23,6 +23,7 @@ from trtdx.host import RealHost
 HOST = RealHost()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("engine", ["onnx", "trt"])
 def test_tensors_that_only_share_a_name_are_not_taken_for_right(tmp_path, book, trtdx, engine):
     """The other rotary embedding has a slice_4 of its own; what both have are the cache and what it is made of."""

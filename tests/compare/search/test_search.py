@@ -213,6 +213,7 @@ np.savez(out, y=session.run(None, {"x": np.linspace(1, 2, 32, dtype=np.float32)}
 """
 
 
+@pytest.mark.heavy
 def test_a_command_is_bisected_over_its_placeholders(tmp_path, book):
     """ONNX Runtime flushes denormal numbers where it is told to: a real option that makes a real difference."""
     nodes = [node("Mul", "x small", "a"), node("Mul", "a large", "y")]
@@ -482,6 +483,7 @@ def reduced(tmp_path_factory, book):
     )
 
 
+@pytest.mark.heavy
 def test_a_wrong_operator_is_all_that_is_left_with_one_token(reduced):
     made, _, where, done, folder = reduced
     assert where.module == "model.layers.1.mlp.act_fn"
@@ -492,6 +494,7 @@ def test_a_wrong_operator_is_all_that_is_left_with_one_token(reduced):
     assert [each.output[0] for each in onnx.load(folder / "model.onnx").graph.node] == [made]
 
 
+@pytest.mark.heavy
 def test_the_report_runs_with_one_command_wherever_it_lies(reduced, tmp_path, trtdx):
     *_, done, folder = reduced
     moved = shutil.move(shutil.copytree(folder, tmp_path / "copy"), tmp_path / "elsewhere")
@@ -502,6 +505,7 @@ def test_the_report_runs_with_one_command_wherever_it_lies(reduced, tmp_path, tr
     assert "really wrong" in answer.stdout
 
 
+@pytest.mark.heavy
 def test_the_report_tells_nothing_of_the_machine(reduced):
     *_, folder = reduced
     for file in folder.iterdir():
@@ -517,6 +521,7 @@ def test_a_folder_with_something_in_it_is_not_written_to(reduced, book):
         reduce_candidate(HOST, plan, where, str(folder), book)
 
 
+@pytest.mark.heavy
 def test_a_cut_that_would_change_what_is_right_is_not_made(tmp_path, book):
     """Over the wrong axis, each key has a softmax of its own; over the right one they need one another."""
     model = onnx.load(EXAMPLES / "model.onnx")
@@ -553,6 +558,7 @@ def test_what_overflows_in_half_precision_is_reduced_to_the_square(tmp_path, boo
     assert done.confirmed
 
 
+@pytest.mark.heavy
 def test_against_torch_what_lies_between_tensors_that_both_have_is_written(tmp_path, book):
     pytest.importorskip("torch")
     pytest.importorskip("tensorrt_rtx")
@@ -568,6 +574,7 @@ def test_against_torch_what_lies_between_tensors_that_both_have_is_written(tmp_p
     assert done.confirmed
 
 
+@pytest.mark.heavy
 def test_of_a_torch_candidate_the_module_is_written_with_a_script(tmp_path, book):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

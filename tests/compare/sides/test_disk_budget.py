@@ -55,6 +55,7 @@ def compared(models, keep, book, budget):
     return compare(HOST, plan, book)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("budget", "captured"),
     [(1 << 30, ""), (500_000, "layers and their parts"), (100_000, "layers"), (40_000, "every fourth layer")],
@@ -113,6 +114,7 @@ def test_nothing_is_left_behind_after_success_and_after_an_error(book, tmp_path,
     assert not folders(tmp_path)
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_nothing_is_left_behind_after_an_interrupt(models, tmp_path):
     words = ["compare", f"hf:{models[0]}?threads=1", f"hf:{models[1]}?threads=1", "--tokens", "1 5 9"]

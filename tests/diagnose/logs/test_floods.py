@@ -48,6 +48,7 @@ def read(book, text, sources=1):
     return Matcher(book, redact, sources=sources).collect_facts(source.name, source.blocks()), looked
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FLOODS)
 def test_only_a_bounded_part_of_a_flood_is_looked_at_closely(book, name):
     small, large = read(book, flood(name, 2))[1], read(book, flood(name, 6))[1]
@@ -55,6 +56,7 @@ def test_only_a_bounded_part_of_a_flood_is_looked_at_closely(book, name):
     assert large < small + (300 << 10)
 
 
+@pytest.mark.heavy
 def test_very_many_logs_share_what_a_few_would_cost(book):
     water = flood("one error with other words", 1)
     facts, looked = read(book, water, sources=256)
@@ -62,6 +64,7 @@ def test_very_many_logs_share_what_a_few_would_cost(book):
     assert "DX340" in {match.rule.code for match in facts.matches}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FLOODS)
 @pytest.mark.parametrize("place", [0.5, 1.0])
 def test_another_error_in_or_after_a_flood_is_found(book, name, place):

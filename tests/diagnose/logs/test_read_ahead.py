@@ -24,6 +24,7 @@ def test_an_error_of_the_maker_is_raised_where_the_items_are_used():
         next(got)
 
 
+@pytest.mark.heavy
 def test_only_a_few_items_are_made_in_advance_and_none_after_the_listener_left():
     made = []
 

@@ -38,6 +38,7 @@ def test_compressed_files_read_like_plain_ones(pack):
     assert read(RecordedHost({"x": pack(data)}), "x") == data
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, zstandard.compress])
 def test_a_cut_off_archive_gives_a_partial_answer_that_says_so(pack):
     data = b"".join(b"%d " % (n * 7919 % 100_003) + LOG for n in range(20_000))

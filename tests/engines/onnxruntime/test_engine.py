@@ -20,6 +20,8 @@ pytest.importorskip("torch", reason="the reference is computed with it")
 pytest.importorskip("onnxscript", reason="torch exports with it")
 pytest.importorskip("transformers", reason="the decoder is Hugging Face's")
 
+pytestmark = pytest.mark.heavy
+
 pytest.register_assert_rewrite("onnx_generation")
 # An export takes long: the tests of generation are collected here, so that all share one.
 from support.onnx_generation import *  # noqa: E402, F403

@@ -143,6 +143,7 @@ def test_polygraphy_gives_the_same_in_the_callers_kind_of_array(llm):
     assert torch.equal(as_torch["inter"], torch.tensor(INTER))
 
 
+@pytest.mark.heavy
 def test_weights_live_as_long_as_the_plan(helpers):
     def plan():
         builder, network, _ = mlp()  # TensorRT holds pointers into arrays of `network`
@@ -164,6 +165,7 @@ def test_a_plan_may_go_through_a_file(helpers, tmp_path):
     np.testing.assert_allclose(helpers.run_session(session, {"x": torch.tensor(X)})["output"], INTER @ SECOND)
 
 
+@pytest.mark.heavy
 def test_networks_are_let_go(helpers):
     gone = []
     for _ in range(40):
@@ -431,6 +433,7 @@ def test_a_file_for_another_python_is_named(tmp_path):
 # ---- as it is used: from a conftest
 
 
+@pytest.mark.heavy
 def test_a_conftest_makes_a_test_suite_run_here(tmp_path):
     (tmp_path / "conftest.py").write_text(
         f"from trtdx.engines.tensorrt_llm import on_cpu\nllm = on_cpu({str(TREE)!r})\n"

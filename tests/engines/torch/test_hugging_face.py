@@ -114,6 +114,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", BROKEN)
 def test_folders_that_cannot_be_loaded_as_they_are(saved, tmp_path, name, capfd):
     change, told = BROKEN[name]

@@ -161,6 +161,7 @@ def test_names_with_a_stroke_in_them_are_no_paths_where_others_have_none(files):
     assert set(graph.scopes) == {()}  # ONNX Runtime does not keep what the exporter told
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("reference", [f"onnx:{TINY / 'model.onnx'}?threads=1", f"hf:{TINY / 'model'}?threads=1"])
 @pytest.mark.parametrize("name", ["dynamic", "by channel", "static pairs", "optimised"])
 def test_a_file_straight_from_the_quantiser_gives_no_alarm(files, book, reference, name):

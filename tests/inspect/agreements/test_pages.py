@@ -29,6 +29,7 @@ def templates(rule):
     yield from (part for fix in found.fix for part in (fix.text, fix.command or ""))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", FIRING, ids=named)
 def test_the_violated_example_gives_exactly_this_rule(case):
     rule, number = case
@@ -51,6 +52,7 @@ def test_the_page_is_filled_with_the_values_found(case):
         assert not any(f"{{{name}" in text for text in told for name in wanted)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", SILENT, ids=named)
 def test_the_satisfied_example_does_not_give_it(case):
     rule, number = case

@@ -163,6 +163,7 @@ def test_a_section_in_the_file_replaced_the_flags_of_it_before_1_2() -> None:
     assert are_sections_merged("") is None
 
 
+@pytest.mark.heavy
 @given(
     key=st.text(max_size=30),
     version=st.none() | st.text(max_size=8) | st.sampled_from(option_table().releases),

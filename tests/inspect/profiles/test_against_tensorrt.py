@@ -41,6 +41,8 @@ from trtdx.inspect.readers.onnx import profile_file
 from trtdx.knowledge.load import load_book
 from trtdx.model import Severity
 
+pytestmark = pytest.mark.heavy
+
 HOST = RealHost()
 BOOK = load_book(HOST)
 CASES = 500

@@ -31,10 +31,13 @@ from trtdx.inspect.profiles.engine_profiles import engine_profiles, inputs_of_ra
 from trtdx.inspect.requests.request_shapes import RequestChecker
 from trtdx.inspect.requests.requests import Request
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="the real builder, tensorrt-rtx, is not installed",
-)
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(
+        importlib.util.find_spec("tensorrt_rtx") is None,
+        reason="the real builder, tensorrt-rtx, is not installed",
+    ),
+]
 VERSIONS = ("0.9.0", "0.12.0", "0.16.0", "0.20.0", "1.2.1")
 ENGINES, REQUESTS = 40, 6
 

@@ -140,6 +140,7 @@ def test_a_compressed_trace_is_read(tmp_path):
     assert only(read_request_trace(RealHost(), str(path))).count == 4
 
 
+@pytest.mark.heavy
 def test_a_trace_that_is_cut_off_gives_what_could_be_read(tmp_path):
     path = tmp_path / "trace.jsonl.gz"
     lines = "".join(f'{{"input_len": {n}}}\n' for n in range(1, 50_000))
@@ -207,6 +208,7 @@ def test_rounding_never_makes_a_request_larger_nor_hides_the_largest(lengths, li
         assert bool(told) == bool(exact)
 
 
+@pytest.mark.heavy
 def test_many_requests_are_read_in_little_memory(tmp_path):
     path = tmp_path / "trace.jsonl"
     with path.open("w") as file:
@@ -232,6 +234,7 @@ def test_any_bytes_are_a_trace_of_some_kind(data):
     assert all(request.input_len >= 1 for request in requests_of_artifacts([artifact]))
 
 
+@pytest.mark.heavy
 @given(st.lists(st.dictionaries(st.sampled_from([*module.FIELD_NAMES, "usage", "prompt", "n", "response", "body"]),
                                 st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
                                              lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=2),

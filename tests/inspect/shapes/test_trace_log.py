@@ -230,6 +230,7 @@ def test_profiles_show_how_many_executions_each_served():
     )
 
 
+@pytest.mark.heavy
 def test_a_long_log_takes_little_memory(tmp_path):
     path = tmp_path / "trace.log"
     with path.open("wb") as file:
@@ -282,6 +283,7 @@ TENSOR_LISTS = st.lists(
 )
 
 
+@pytest.mark.heavy
 @given(TENSOR_LISTS, st.data(), st.sampled_from(LAYOUTS))
 def test_tables_that_were_written_are_read_back(tensors, data, layout):
     shapes = [data.draw(st.tuples(*(SHAPES for _ in tensors))) for _ in range(3)]

@@ -108,6 +108,7 @@ def demand_sense(setup: dict) -> None:
     assert limits["max_num_tokens"] >= limits["max_batch_size"] or setup["running"]["backend"] == "tensorrt"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("part", range(6))
 def test_what_is_advised_does_what_it_promises_when_it_is_pasted(memory, part):
     for seed in range(part * 8, part * 8 + 8):
@@ -129,6 +130,7 @@ def test_what_is_advised_does_what_it_promises_when_it_is_pasted(memory, part):
             demand_sense(plan["setup"])
 
 
+@pytest.mark.heavy
 def test_every_advised_command_is_shell(memory):
     for seed in range(0, 48, 5):
         done = memory(*question(seed), "--json")
@@ -138,6 +140,7 @@ def test_every_advised_command_is_shell(memory):
     assert sys.executable
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [

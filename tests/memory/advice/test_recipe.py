@@ -148,6 +148,7 @@ def test_a_shorter_length_leaves_room_for_the_prompt_that_was_asked_for():
     assert all(int(words.split()[1]) > 4096 for words in lengths)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("release", option_table().build_releases)
 def test_builders_are_told_of_flags_their_release_has(release):
     off = ("--context_fmha", "--remove_input_padding", "--gemm_plugin", "--paged_kv_cache")

@@ -35,6 +35,7 @@ class TestWithTheCompiler:
     def needs_it(self) -> None:
         pytest.importorskip("tensorrt_rtx")
 
+    @pytest.mark.heavy
     def test_the_formula_is_near_it(self) -> None:
         setup = small(4096)
         compiled = compile_activation(setup, tokens=(256, 1024))
@@ -44,6 +45,7 @@ class TestWithTheCompiler:
             formula = formula_activation(msgspec.structs.replace(setup, limits=limits), 0).bytes
             assert formula.value == pytest.approx(point.bytes, rel=0.10)
 
+    @pytest.mark.heavy
     def test_growth_is_a_curve_and_progress_is_told(self) -> None:
         told: list[float] = []
         compiled = compile_activation(small(), tokens=(256,), progress=lambda each: told.append(each.fraction))
@@ -57,6 +59,7 @@ class TestWithTheCompiler:
         assert [point.cached for point in (*first.points, *second.points)] == [False, True]
         assert first.figure == second.figure
 
+    @pytest.mark.heavy
     def test_more_layers_need_no_more(self) -> None:
         blocks = blocks_from_setup(small(), 1024)
         cache = CompileCache(RealHost())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def all_of(setup: Setup, rank: int) -> list[Component]:
     return [formula_activation(setup, rank), *rank_buffers(setup, rank), late_logits(setup, rank)]
 
 
+@pytest.mark.heavy
 @given(setups())
 @settings(max_examples=200, deadline=None)
 def test_bands_are_in_order_and_nothing_is_negative(setup: Setup) -> None:
@@ -80,6 +82,7 @@ def test_bands_are_in_order_and_nothing_is_negative(setup: Setup) -> None:
         assert all(size >= 0 for size in component.parts.values())
 
 
+@pytest.mark.heavy
 @given(setups())
 @settings(max_examples=200, deadline=None)
 def test_parts_sum_to_the_whole(setup: Setup) -> None:
@@ -88,6 +91,7 @@ def test_parts_sum_to_the_whole(setup: Setup) -> None:
             assert sum(component.parts.values()) == component.bytes.value
 
 
+@pytest.mark.heavy
 @given(setups(), st.sampled_from(GROWING), st.integers(1, 5000))
 @settings(max_examples=400, deadline=None)
 def test_a_larger_limit_never_needs_less(setup: Setup, name: str, more: int) -> None:

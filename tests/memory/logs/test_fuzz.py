@@ -51,6 +51,7 @@ def test_a_log_that_is_cut_off_anywhere_gives_what_is_there(end):
     survives(WHOLE[:end])
 
 
+@pytest.mark.heavy
 def test_damaged_bytes_do_no_harm():
     rng = random.Random(5)
     for _ in range(120):
@@ -60,6 +61,7 @@ def test_damaged_bytes_do_no_harm():
         survives(bytes(data))
 
 
+@pytest.mark.heavy
 def test_shuffled_and_repeated_lines_do_no_harm():
     rng = random.Random(6)
     for _ in range(120):

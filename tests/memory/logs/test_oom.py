@@ -315,6 +315,7 @@ def test_what_a_failure_of_one_rank_says_again_is_counted_once():
     assert result.ranks[0].short_bytes == pytest.approx(4.7 * GIB, abs=0.02 * GIB)
 
 
+@pytest.mark.heavy
 def test_diagnose_puts_numbers_to_its_own_finding_and_keeps_its_code():
     text = PROFILE + STEP_FAILED.format(want="7.80 GiB", free="3.10 GiB", rest=own(76)) + "\n"
     finding = diagnose_sources([source_from_text(text)], BOOK, refine=with_memory_figures).findings[0]

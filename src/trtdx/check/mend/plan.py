@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+from packaging.requirements import Requirement
 
 from trtdx.check.judges.requirements import Conflict, list_conflicts, meets, table_requirements
 from trtdx.check.nouns import canonical_name
@@ -15,12 +16,13 @@ from trtdx.model import Fix, Section, Stage
 from trtdx.optional import is_installed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trtdx.check.view import EnvironmentView
     from trtdx.host import CommandResult, Host
     from trtdx.model import Report
 
+MOST_WISHES = 40
 QUICK_S, PATIENT_S = 20.0, 900.0  # for advice, and for what was asked for by name
 # A dead index must not keep anybody waiting.
 PIP_LIMITS = ("--retries", "0", "--timeout", "5", "--disable-pip-version-check", "--no-input")
@@ -48,6 +50,19 @@ class MendingPlan(NamedTuple):
         return bool(self.resolver) and not self.problem
 
 
+class Objection(NamedTuple):
+    """An installed package that does not accept a version of the plan."""
+
+    requirer: str
+    name: str
+    specifier: str
+    version: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.requirer} requires {self.name}{self.specifier}, the plan has {self.version}"
+
+
 class _Resolved(msgspec.Struct):
     name: str
     version: str
@@ -68,15 +83,30 @@ def make_plan(host: Host, view: EnvironmentView, *, is_patient: bool = False) ->
     conflicts = [conflict for conflict in list_conflicts(view) if conflict.key in view.relevant or conflict.declared]
     if not conflicts or view.record.root:
         return None
-    wishes = list_wishes(view, conflicts)
-    resolver, done = _resolve(host, view, wishes, PATIENT_S if is_patient else QUICK_S)
+    timeout_s = PATIENT_S if is_patient else QUICK_S
+    plan = _try_wishes(host, view, list_wishes(view, conflicts), timeout_s)
+    others = list_wishes_of_others(view, conflicts)
+    if plan.is_proven or not plan.resolver or not others:
+        return plan
+    other_plan = _try_wishes(host, view, others, timeout_s)
+    return other_plan if other_plan.is_proven else plan
+
+
+def _try_wishes(host: Host, view: EnvironmentView, wishes: tuple[str, ...], timeout_s: float) -> MendingPlan:
+    """Return what the resolver makes of the wishes; what others object to becomes a wish, while it can."""
+    resolver, done = _resolve(host, view, wishes, timeout_s)
     if not resolver:
         return MendingPlan(wishes, problem="neither uv nor pip is there to resolve it")
     if done.status != 0:
         return MendingPlan(wishes, resolver=resolver, problem=_why_not(done))
     changes = _changes(view, done) if "uv" not in resolver else _changes_of_uv(view, done)
-    contradiction = find_contradiction(view, {canonical_name(name): version for name, _, version in changes})
-    return MendingPlan(wishes, changes, resolver, contradiction)
+    objection = find_objection(view, {canonical_name(name): version for name, _, version in changes})
+    if objection is None:
+        return MendingPlan(wishes, changes, resolver)
+    wished = {canonical_name(Requirement(wish).name) for wish in wishes}
+    if canonical_name(objection.name) in wished or len(wishes) >= MOST_WISHES:
+        return MendingPlan(wishes, changes, resolver, objection.text)
+    return _try_wishes(host, view, (*wishes, f"{objection.name}{objection.specifier}"), timeout_s)
 
 
 def list_wishes(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[str, ...]:
@@ -92,9 +122,40 @@ def list_wishes(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[s
         specifiers = [specifier for _, specifier in conflict.declared if specifier]
         if table.get(conflict.key):
             specifiers.append(table[conflict.key])
-        parts = dict.fromkeys(part.strip() for specifier in specifiers for part in specifier.split(","))
-        wanted_versions.append(f"{conflict.key}{','.join(sorted(parts))}")
+        wanted_versions.append(_wish(conflict.key, specifiers))
     return (*kept, *wanted_versions)
+
+
+def list_wishes_of_others(view: EnvironmentView, conflicts: Sequence[Conflict]) -> tuple[str, ...]:
+    """Return what to ask for when those who are not content must change: another version of them, and what all others require.
+
+    Empty where it is TensorRT-LLM that is not content: the release is what the user came for.
+    """
+    table = table_requirements(view)
+    movable = {copy.key: copy for conflict in conflicts for copy, _ in conflict.declared}
+    if "tensorrt-llm" in movable or not movable:
+        return ()
+    moved = [_wish(copy.name, [f"!={copy.version}", table.get(key, "")]) for key, copy in movable.items()]
+    contested = [conflict.key for conflict in conflicts if conflict.key not in movable]
+    return (
+        *moved,
+        *(_wish(key, [*_specifiers_of_others(view, key, movable), table.get(key, "")]) for key in contested),
+    )
+
+
+def _specifiers_of_others(view: EnvironmentView, key: str, movable: Mapping[str, object]) -> list[str]:
+    return [
+        str(requirement.specifier)
+        for distribution in view.in_force.values()
+        for requirement in view.requirements(distribution)
+        if distribution.key not in movable and canonical_name(requirement.name) == key
+    ]
+
+
+def _wish(name: str, specifiers: Sequence[str]) -> str:
+    """Return one requirement that is all of these."""
+    parts = dict.fromkeys(part.strip() for specifier in specifiers if specifier for part in specifier.split(","))
+    return f"{name}{','.join(sorted(parts))}"
 
 
 def _resolve(host: Host, view: EnvironmentView, wishes: tuple[str, ...], timeout_s: float) -> tuple[str, CommandResult]:
@@ -136,7 +197,7 @@ def _change(view: EnvironmentView, name: str, version: str) -> tuple[str, str, s
     return name, installed.version if installed else "", version
 
 
-def find_contradiction(view: EnvironmentView, changes: dict[str, str]) -> str:
+def find_objection(view: EnvironmentView, changes: dict[str, str]) -> Objection | None:
     """Return which installed package would not accept the new versions; a resolver only looks at what it is asked."""
     for distribution in view.in_force.values():
         if distribution.key in changes:
@@ -144,10 +205,8 @@ def find_contradiction(view: EnvironmentView, changes: dict[str, str]) -> str:
         for requirement in view.requirements(distribution):
             version = changes.get(canonical_name(requirement.name))
             if version and not meets(version, str(requirement.specifier)):
-                return (
-                    f"{distribution.title} requires {requirement.name}{requirement.specifier}, the plan has {version}"
-                )
-    return ""
+                return Objection(distribution.title, requirement.name, str(requirement.specifier), version)
+    return None
 
 
 def with_plan(report: Report, view: EnvironmentView, plan: MendingPlan | None) -> Report:

@@ -18,6 +18,7 @@ from trtdx.memory.ledger.capacity import (
     limiting_component,
     with_limits,
 )
+from trtdx.memory.ledger.load_speed import LoadSpeed, RequestLoad, bound_load, split_length
 from trtdx.memory.ledger.plan import plan_memory
 from trtdx.memory.nouns import COMPONENTS
 
@@ -41,6 +42,7 @@ class FrontierPoint(msgspec.Struct, frozen=True, kw_only=True):
     binding: str  # what stands in the way of one more
     kv_tokens: int
     kv_bytes: int
+    speed: LoadSpeed | None = None  # at best, with that batch; None: no batch fits, or the GPU's figures are not known
 
 
 def compute_frontier(
@@ -82,6 +84,7 @@ def _frontier_point(setup: Setup, length: int, step: int, planner: Planner) -> F
         binding=binding,
         kv_tokens=best.kv_tokens.value if batch else 0,
         kv_bytes=best.tightest_rank.component_bytes("kv_pool") if batch else 0,
+        speed=bound_load(best.setup, RequestLoad(batch, *split_length(length), step)) if batch else None,
     )
 
 

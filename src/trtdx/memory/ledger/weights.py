@@ -99,10 +99,15 @@ def encoder_weights(setup: Setup) -> Component | None:
 
 def count_parameters(dims: Dims, model: str = "") -> int:
     """Return how many parameters a model has, the output head counted once where it is tied."""
+    return sum(parameters_by_part(dims, model).values())
+
+
+def parameters_by_part(dims: Dims, model: str = "") -> dict[str, int]:
+    """Return how many parameters each part of a model has."""
     one_rank = WeightModel(
         dims, ParallelLayout(), Formats(dtype=COUNT_DTYPE), FILE_LAYOUT, family_of(dims.model_type, model)
     )
-    return stage_weights(one_rank, 0).bytes.value
+    return stage_weights(one_rank, 0).parts
 
 
 def weight_model_of(setup: Setup) -> WeightModel:

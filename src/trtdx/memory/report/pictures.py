@@ -76,6 +76,8 @@ def draw_frontier(points: Sequence[FrontierPoint], memory: dict[str, Any] | None
 def _frontier_cell(point: FrontierPoint, largest: int, own: tuple[int | None, int | None]) -> HeatCell:
     level = math.log2(1 + point.max_batch_size) / math.log2(1 + largest) if largest else 0.0
     detail = f"{point.kv_tokens} tokens of cache; what stands in the way of more: {point.binding}"
+    if point.speed:
+        detail += f"; at best {point.speed.tpot_ms:.3g} ms per token, {point.speed.tokens_per_s:.0f} tokens/s"
     is_own = (point.max_seq_len, point.max_num_tokens) == own
     return HeatCell(f"{point.max_batch_size}" if point.max_batch_size else "none", level, detail, is_own)
 

@@ -37,6 +37,8 @@ from trtdx.errors import InputError
 from trtdx.formats.onnx.places import module_calls, module_nodes
 from trtdx.host import RealHost
 
+pytestmark = pytest.mark.heavy
+
 torch = sys.modules["torch"]
 LAYER = "layers.1"
 QUESTION = ComparisonQuestion(prompts=((5, 17, 42, 9, 8, 7, 81, 33, 2, 61),), new_tokens=1)

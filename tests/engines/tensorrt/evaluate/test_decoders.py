@@ -13,6 +13,8 @@ pytest.importorskip("transformers", reason="the decoders are Hugging Face's")
 pytest.importorskip("onnxscript", reason="torch exports with it")
 onnxruntime = pytest.importorskip("onnxruntime", reason="it is what evaluate is compared with")
 
+pytestmark = pytest.mark.heavy
+
 STEPS = 16
 
 
@@ -86,7 +88,6 @@ def test_logits_agree_over_prefill_and_decode(decoder, kind):
     agree(both, 3, 8, padding=(0, 4, 7))
 
 
-@pytest.mark.heavy
 def test_native_attention_normalisation_and_rotary_embedding_agree(decoder):
     both = decoder("recipe", attention="sdpa", opset=23)
     kinds = {layer.kind for layer in both.ready.graph.layers}

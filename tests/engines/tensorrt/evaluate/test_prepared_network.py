@@ -14,6 +14,8 @@ from trtdx.errors import InputError, UnknownNameError
 
 trt = pytest.importorskip("tensorrt_rtx", reason="networks are defined with TensorRT's own bindings")
 torch = pytest.importorskip("torch", reason="heavy layers are computed with torch")
+
+pytestmark = pytest.mark.heavy
 SUM, PROD = trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.PROD
 
 

@@ -17,6 +17,8 @@ pytest.importorskip("tensorrt_rtx", reason="networks are parsed with TensorRT's 
 pytest.importorskip("torch", reason="heavy layers are computed with torch")
 pytest.importorskip("onnx", reason="the tests are ONNX's own")
 
+pytestmark = pytest.mark.heavy
+
 WORKERS = 2
 KNOWN = {"onnx": "1.23.2", "tensorrt_rtx": "1.7.1.116"}  # the versions the numbers below hold for
 

@@ -256,12 +256,14 @@ def test_a_request_inside_all_limits_gives_nothing(artifact, sizes):
     assert asked(artifact, words((batch, prompt, answer, beam))) == {}
 
 
+@pytest.mark.heavy
 @given(SOME, SIZES)
 def test_what_no_finding_speaks_of_fits(artifact, sizes):
     if not asked(artifact, words(sizes)):
         assert RequestChecker(artifact).accepts(Request(*sizes))
 
 
+@pytest.mark.heavy
 @given(SOME, SIZES, SIZES)
 def test_a_larger_request_is_never_fine_where_a_smaller_one_is_not(artifact, sizes, more):
     larger = tuple(a + b for a, b in zip(sizes, more, strict=True))
@@ -274,6 +276,7 @@ FACTS = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @given(SOME, SIZES)
 def test_an_engine_rebuilt_with_the_flags_takes_the_request(artifact, sizes):
     findings = asked(artifact, words(sizes))

@@ -60,6 +60,7 @@ def rows(low, best, high, width=4):
 NOTHING = {}  # stands for a file with an empty list of profiles
 
 
+@pytest.mark.heavy
 def test_a_sound_llama_with_two_profiles_gives_nothing(findings):
     assert findings(make.exported_llama(), make.CONTEXT, make.GENERATION) == []
 

@@ -39,10 +39,12 @@ def log(real):
     return read_build_log(HOST, str(real))
 
 
+@pytest.mark.heavy
 def test_a_real_log_is_recognised(real):
     assert READER.recognise(HOST, probe_path(HOST, str(real)))
 
 
+@pytest.mark.heavy
 def test_kernels_of_a_real_log(log):
     kinds = {kernel.kind for kernel in log.kernels}
     assert {"kgen", "gemm"} <= kinds
@@ -112,6 +114,7 @@ def test_without_the_model_the_nodes_are_still_told(log):
     assert any(row[4] == "node_linear_7" for row in listing.rows)
 
 
+@pytest.mark.heavy
 def test_a_real_log_with_names_only(tmp_path):
     log = read_build_log(HOST, str(make.build_log(exported_llama(), tmp_path, [GENERATION], "LAYER_NAMES_ONLY")))
     (foreign,) = [kernel for kernel in log.kernels if kernel.kind == "Myelin"]
@@ -246,6 +249,7 @@ def test_a_long_log_needs_little_memory():
         tracemalloc.stop()
 
 
+@pytest.mark.heavy
 def test_a_long_log_is_read_to_its_end():
     host = RecordedHost({"x.log": make.TENSORRT_LLM_LOG.encode()})
     host.open = lambda _: EndlessFile(200 << 20)
@@ -295,6 +299,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.heavy
 @settings(max_examples=300, deadline=2000)
 @given(st.lists(WORDS | st.text(max_size=10), max_size=40))
 def test_any_text_is_read(words):

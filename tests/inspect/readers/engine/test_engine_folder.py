@@ -310,6 +310,7 @@ NAMES = st.sampled_from(
 )  # fmt: skip
 
 
+@pytest.mark.heavy
 @settings(max_examples=80, deadline=None)
 @given(
     st.dictionaries(TOP, VALUES | st.dictionaries(NAMES, VALUES | st.dictionaries(NAMES, VALUES))),

@@ -85,6 +85,7 @@ FAMILIES = {
 }  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_real_model_of_this_family_states_the_shared_facts(real_models, family):
     facts = facts_of(real_models[family])
@@ -558,6 +559,7 @@ print(artifact.get("weights.bytes"), sum(artifact.get("weights.dtypes").values()
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak memory is read from /proc")
 def test_four_hundred_gigabytes_are_read_within_200_mb(tmp_path):
     """A mixture of experts with 45,000 tensors in 160 sparse shards and a vocabulary of 128,256."""
@@ -618,6 +620,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(

@@ -302,6 +302,7 @@ def test_any_template_is_read_without_an_exception(template):
     assert template_facts(template) is not None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "template",
     ["{%" * 150_000, "{{'" * 100_000, "{{ " + "'\\'" * 60_000 + " }}", "{% if " + "(" * 90_000 + " %}{% endif %}",
@@ -312,6 +313,7 @@ def test_a_hostile_template_comes_to_an_end(template):
     assert template_facts(template) is not None
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(

@@ -18,6 +18,8 @@ from trtdx.inspect.readers import probe_path, read_artifact
 from trtdx.inspect.readers.onnx.external_data import leaves_folder
 from trtdx.inspect.readers.onnx.onnx_file import NEWEST_IR, NEWEST_OPSET, READER, read_onnx_file
 
+pytestmark = pytest.mark.heavy
+
 HOST = RealHost()
 
 

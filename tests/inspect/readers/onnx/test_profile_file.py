@@ -158,6 +158,7 @@ def test_other_texts_are_not_recognised(tmp_path, text):
     assert not READER.recognise(HOST, probe_path(HOST, str(tmp_path / "x")))
 
 
+@pytest.mark.heavy
 def test_many_profiles_are_cut():
     artifact = reading(json.dumps([{f"t{number}": CONTEXT["mask"] for number in range(100)}] * 100))
     assert sum(len(profile.ranges) for profile in artifact.profiles) == 4096

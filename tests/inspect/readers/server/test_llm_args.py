@@ -396,6 +396,7 @@ def test_no_bytes_raise(data: bytes) -> None:
             assert reader.read(host, path, "1.2.1").kind == reader.kind
 
 
+@pytest.mark.heavy
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60) | st.text("ab $(){}<>'\"\\`|&;#=-\n", max_size=40))
 def test_no_command_raises(text: str) -> None:
