@@ -27,7 +27,7 @@ def test_the_page_shows_what_debugging_changed(tmp_path):
         assert figures.count() == 2
         kernels = figures.first.text_content()
         assert "kernels by type" in kernels
-        assert "none" in kernels
+        assert "production" in kernels
         assert "outputs" in kernels
         assert "gemm: 3.00 kernels" in kernels
         assert "kgen: 2.00 kernels" in kernels

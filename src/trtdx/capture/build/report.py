@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 200
 MIB = 1 << 20
-MEMORY_ROWS = ("weights bytes", "activation bytes", "bytes of output bindings at the largest shapes")
+MEMORY_ROWS = ("weights bytes", "activation bytes, profile 0", "bytes of output bindings at the largest shapes")
 
 
 class BuildReport(Report, frozen=True):
@@ -45,9 +45,9 @@ def _draw_variants(title: str, unit: str, table: Section, rows: Sequence[tuple[C
     """Return one bar for production and one for the debug variant, from the columns of a table."""
     bars = []
     for column in (1, 2):
-        values = [(str(row[0]).removeprefix("bytes of "), row[column]) for row in rows]
+        values = [(str(row[0]).removeprefix("bytes of ").replace(" bytes", ""), row[column]) for row in rows]
         parts = tuple(BarPart(name, value / scale) for name, value in values if isinstance(value, int | float))
-        bars.append(StackedBar(table.columns[column], parts))
+        bars.append(StackedBar("production" if column == 1 else table.columns[column], parts))
     return StackedBars(title=title, unit=unit, bars=tuple(bars))
 
 
