@@ -83,6 +83,7 @@ class HeatCell(msgspec.Struct, frozen=True):
     level: float
     detail: str = ""
     is_marked: bool = False  # what was asked about
+    link: str = ""  # the anchor of the picture that shows more
 
 
 class HeatMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,4 +99,20 @@ class HeatMap(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str = ""
 
 
-Picture = Chart | StackedBars | HeatMap
+class PictureFold(msgspec.Struct, frozen=True, kw_only=True):
+    """Pictures of one thing that are folded away until somebody wants them; cells of a map link to its anchor."""
+
+    title: str
+    anchor: str
+    lines: tuple[str, ...] = ()  # what there is to say in words
+    pictures: tuple[Chart | StackedBars | HeatMap, ...] = ()
+    replaces: str = ""
+
+
+Picture = Chart | StackedBars | HeatMap | PictureFold
+
+
+def list_maps(pictures: Sequence[Picture]) -> list[HeatMap]:
+    """Return all maps among pictures, those that are folded away last."""
+    folded = [part for fold in pictures if isinstance(fold, PictureFold) for part in fold.pictures]
+    return [picture for picture in (*pictures, *folded) if isinstance(picture, HeatMap)]

@@ -99,9 +99,9 @@ class CaseStore:
         raise CaseError(f"no case has the id {name!r}", fix="trtdx cases list")
 
     def list_cases(
-        self, *, limit: int, status: str = "", code: str = "", tool: str = "", since: float = 0.0
+        self, *, limit: int, skip: int = 0, status: str = "", code: str = "", tool: str = "", since: float = 0.0
     ) -> list[StoredCase]:
-        """Return the newest cases that fit, the newest first."""
+        """Return the newest cases that fit, the newest first, without the first few of them."""
         conditions, values = ["created >= ?"], [since]  # type: tuple[list[str], list[Any]]
         if status:
             conditions.append("resolved_at IS NOT NULL" if status == "resolved" else "resolved_at IS NULL")
@@ -112,7 +112,8 @@ class CaseStore:
             conditions.append("number IN (SELECT case_number FROM case_terms WHERE term = ?)")
             values.append(term_number("code", code.upper()))
         return self._select(
-            f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, number DESC LIMIT ?", (*values, limit)
+            f"WHERE {' AND '.join(conditions)} ORDER BY created DESC, number DESC LIMIT ? OFFSET ?",
+            (*values, limit, skip),
         )
 
     def cases_by_number(self, numbers: Sequence[int]) -> list[StoredCase]:

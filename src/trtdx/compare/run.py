@@ -61,12 +61,13 @@ from trtdx.model import Severity, Summary
 from trtdx.optional import import_optional
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from trtdx.compare.attribute.files.constant_causes import FileCause
     from trtdx.compare.judge.tolerance import Tolerances
     from trtdx.compare.locate.first_divergence import FirstDivergence
     from trtdx.compare.nouns import Array, JudgedPair, TensorPair
+    from trtdx.compare.report.portrait_nouns import TensorPortrait
     from trtdx.host import Host
     from trtdx.model import Finding
     from trtdx.rule import RuleBook
@@ -89,6 +90,7 @@ class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True):
     keep: str = ""  # a folder for the captures made on the way; a temporary one where it is not told
     budget_bytes: int | None = None  # for these captures; half of the free disk where it is not told
     attribute: bool = True
+    portraits: bool = False  # whether the worst tensors are looked at more closely, for a page
     effort: Effort = NORMAL_EFFORT
 
 
@@ -240,6 +242,7 @@ class _Comparison:
             findings=findings,
             sections=tuple(section for section in sections if section.rows),
             tensors=tuple(map(tensor_row, located.judged)),
+            portraits=self._draw_portraits(located.judged),
             unmatched=tuple(
                 UnmatchedRow(tensor.side, tensor.name, tensor.step, tensor.reason)
                 for tensor in self.alignment.unmatched
@@ -247,6 +250,14 @@ class _Comparison:
             segment_runs=located.segment_runs,
             coverage=Coverage.from_verdicts(located.judged, self.alignment.unmatched),
         )
+
+    def _draw_portraits(self, judged: Sequence[JudgedPair]) -> tuple[TensorPortrait, ...]:
+        if not self.plan.portraits:
+            return ()
+        from trtdx.compare.report.tensor_portrait import draw_portraits
+
+        self.progress("drawing the worst tensors")
+        return draw_portraits(judged, self.reference, self.candidate)
 
     def _collect_divergences(self, runs: ReferenceRuns, tolerance: Tolerances | None) -> list[ReachedDivergence]:
         """Return the first wrong place with its finding; past a tolerated one the search goes on. The most severe comes first."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from trtdx.pictures import PALETTE, Chart, HeatMap, StackedBars
+from trtdx.pictures import PALETTE, Chart, HeatMap, PictureFold, StackedBars
 from trtdx.render.text import printable_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from trtdx.pictures import Curve, Picture, StackedBar
+    from trtdx.pictures import Curve, HeatCell, Picture, StackedBar
 
 WIDTH, LEFT, RIGHT = 720, 110, 20
 BAR_HEIGHT, BAR_STEP = 22, 34
@@ -29,6 +29,8 @@ LETTER = 6.6  # the width of one
 
 def draw_picture(picture: Picture) -> Markup:
     """Return a picture as a figure of a page."""
+    if isinstance(picture, PictureFold):
+        return _draw_fold(picture)
     if isinstance(picture, StackedBars):
         body = _draw_bars(picture)
     elif isinstance(picture, HeatMap):
@@ -36,6 +38,12 @@ def draw_picture(picture: Picture) -> Markup:
     else:
         body = _draw_chart(picture)
     return _join(Markup("<figure><figcaption>{}</figcaption>").format(_text(picture.title)), body, Markup("</figure>"))
+
+
+def _draw_fold(fold: PictureFold) -> Markup:
+    head = Markup('<details class="fold" id="{}"><summary>{}</summary>').format(fold.anchor, _text(fold.title))
+    lines = [Markup("<p>{}</p>").format(_text(line)) for line in fold.lines]
+    return _join(head, *lines, *map(draw_picture, fold.pictures), Markup("</details>"))
 
 
 def _text(text: str) -> str:
@@ -101,20 +109,20 @@ def _draw_heat(picture: HeatMap) -> Markup:
     rows = []
     for name, cells in picture.rows:
         rows.append(Markup("<tr><th>{}</th>").format(_text(name)))
-        for cell in cells:
-            step = min(HEAT_STEPS, max(0, math.ceil(cell.level * HEAT_STEPS)))
-            mark = " marked" if cell.is_marked else ""
-            rows.append(
-                Markup('<td class="heat{}{}" title="{}">{}</td>').format(
-                    step, mark, _text(cell.detail), _text(cell.text)
-                )
-            )
-        rows.append(Markup("</tr>"))
+        rows += [*map(_draw_cell, cells), Markup("</tr>")]
     note = Markup('<p class="dim">{}</p>').format(_text(picture.note)) if picture.note else Markup("")
     kind = "heat alarming" if picture.is_alarming else "heat"
     open_table = Markup('<div class="scroll"><table class="{}">').format(kind)
     close_table = Markup("</tbody></table></div>")
     return _join(open_table, head, *columns, Markup("</tr></thead><tbody>"), *rows, close_table, note)
+
+
+def _draw_cell(cell: HeatCell) -> Markup:
+    step = min(HEAT_STEPS, max(0, math.ceil(cell.level * HEAT_STEPS)))
+    mark = " marked" if cell.is_marked else ""
+    detail = Markup(' title="{}"').format(_text(cell.detail)) if cell.detail else Markup("")
+    text = Markup('<a href="#{}">{}</a>').format(cell.link, _text(cell.text)) if cell.link else _text(cell.text)
+    return Markup('<td class="heat{}{}"{}>{}</td>').format(step, mark, detail, text)
 
 
 class _Axis:

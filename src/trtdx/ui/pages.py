@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from trtdx.errors import CaseError
 from trtdx.redact import redact_secrets
@@ -11,6 +12,7 @@ from trtdx.render.html import PageLink, page_environment, render_html, trusted_a
 from trtdx.render.text import printable_text
 from trtdx.ui.log_text import PAGE_LINES, excerpt_log, window_log
 from trtdx.ui.memory_page import plan_values, planned_setup
+from trtdx.ui.shelves import PAGE_CASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,9 +40,26 @@ class CasePages:
         return load_book(self._host)
 
     def show_index(self, query: Query) -> str:
-        """Return the list of the cases that fit what was searched for."""
+        """Return a hundred of the cases that fit what was searched for, with the ways to the others."""
         words = query.get("q", "")
-        return render_page_template("index.html", rows=self._shelf.list_rows(words), query=words)
+        number = max(1, read_number(query, "page", 1))
+        skip = (number - 1) * PAGE_CASES
+        listed = self._shelf.list_cases(words, skip=skip)
+        last = max(1, -(-listed.total // PAGE_CASES))
+        turns = [
+            ("first", 1),
+            ("newer" if not words else "better", number - 1),
+            ("older" if not words else "further", number + 1),
+            ("last", last),
+        ]
+        return render_page_template(
+            "index.html",
+            rows=listed.rows,
+            total=listed.total,
+            first=skip + 1,
+            query=words,
+            turns=[PageLink(_list_address(words, at), name) for name, at in turns if 1 <= at <= last and at != number],
+        )
 
     def show_case(self, query: Query, key: str) -> str:
         """Return a case's page, each log with a way to all of it."""
@@ -83,6 +102,10 @@ class CasePages:
             return page_environment().get_template("plan.html").render(**values)
         links = (HOME, PageLink(f"/case/{key}", "the case"))
         return render_page_template("what_if.html", subject=_subject(view), links=links, **values)
+
+
+def _list_address(words: str, number: int) -> str:
+    return "?" + urlencode({"q": words, "page": number} if words else {"page": number})
 
 
 def _subject(view: CaseView) -> str:

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from trtdx.case import case_from_bytes, is_case, open_case
+from trtdx.case import RECORDS_FILE, case_from_bytes, is_case, open_case
 from trtdx.errors import CaseError, InputError
 from trtdx.render.text import printable_text
 from trtdx.ui.read_case import read_case
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trtdx.ui.read_case import ReadCase
 
 MOST_CASES = 5000
-MOST_HITS = 50
+MOST_HITS = 200
+PAGE_CASES = 100
 
 
 class CaseRow(NamedTuple):
@@ -36,11 +37,18 @@ class CaseRow(NamedTuple):
         return datetime.fromtimestamp(self.time).strftime("%Y-%m-%d %H:%M") if self.time else ""
 
 
+class CaseList(NamedTuple):
+    """A piece of a list of cases, and how many there are in all."""
+
+    rows: list[CaseRow]
+    total: int
+
+
 class CaseShelf(Protocol):
     """Some cases: a list that can be searched, and each of them."""
 
-    def list_rows(self, query: str) -> list[CaseRow]:
-        """Return the cases that fit, best or newest first."""
+    def list_cases(self, query: str, *, skip: int = 0, most: int = PAGE_CASES) -> CaseList:
+        """Return some of the cases that fit, best or newest first."""
 
     def read(self, key: str) -> ReadCase:
         """Return a case.
@@ -58,15 +66,25 @@ class FolderShelf:
         self._cases = [case for path in paths for case in _cases_below(host, path)][:MOST_CASES]
         if not self._cases:
             raise InputError(f"there is no case in {', '.join(paths)}", fix="make one: trtdx diagnose LOG --save CASE")
+        self._rows: dict[
+            int, tuple[str, CaseRow, str]
+        ] = {}  # by number: the stamp of what was read, the row, its words
 
-    def list_rows(self, query: str) -> list[CaseRow]:
+    def list_cases(self, query: str, *, skip: int = 0, most: int = PAGE_CASES) -> CaseList:
         words = query.lower().split()
         rows = [self._row(number) for number in range(len(self._cases))]
-        kept = [row for row, text in rows if all(word in text for word in words)]
-        return sorted(kept, key=lambda row: -row.time)
+        kept = sorted((row for row, text in rows if all(word in text for word in words)), key=lambda row: -row.time)
+        return CaseList(kept[skip : skip + most], len(kept))
 
     def _row(self, number: int) -> tuple[CaseRow, str]:
-        """Return a row, and the words by which it is found."""
+        """Return a row, and the words by which it is found; a case is read again only when it has changed."""
+        stamp = _stamp(Path(self._cases[number]))
+        kept = self._rows.get(number)
+        if kept is None or kept[0] != stamp:
+            kept = self._rows[number] = (stamp, *self._read_row(number))
+        return kept[1:]
+
+    def _read_row(self, number: int) -> tuple[CaseRow, str]:
         path = self._cases[number]
         name = printable_text(path)
         try:
@@ -84,6 +102,15 @@ class FolderShelf:
             raise CaseError(f"there is no case {key}")
         path = self._cases[int(key)]
         return read_case(open_case(self._host, path))
+
+
+def _stamp(path: Path) -> str:
+    """Return what changes when a case does: size and time of its file, or of the journal in its folder."""
+    try:
+        status = (path / RECORDS_FILE if path.is_dir() else path).stat()
+    except OSError:
+        return ""
+    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _cases_below(host: Host, path: str) -> Iterator[str]:
@@ -105,15 +132,17 @@ class StoreShelf:
         with opened_store(host, writes=False):  # refuses where there is none
             pass
 
-    def list_rows(self, query: str) -> list[CaseRow]:
+    def list_cases(self, query: str, *, skip: int = 0, most: int = PAGE_CASES) -> CaseList:
         from trtdx.cases.search import query_from_words, search_cases
         from trtdx.cases.store import opened_store
 
         with opened_store(self._host, writes=False) as store:
             if not query.strip():
-                return [_row_from_stored(case) for case in store.list_cases(limit=MOST_CASES)]
+                listed = store.list_cases(limit=most, skip=skip)
+                return CaseList([_row_from_stored(case) for case in listed], store.count_cases())
             hits = search_cases(store, query_from_words(query), limit=MOST_HITS)
-            return [_row_from_stored(store.find(hit.id)) for hit in hits]
+            shown = [store.find(hit.id) for hit in hits[skip : skip + most]]
+            return CaseList([_row_from_stored(case) for case in shown], len(hits))
 
     def read(self, key: str) -> ReadCase:
         from trtdx.cases.store import opened_store

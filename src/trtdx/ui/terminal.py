@@ -11,9 +11,10 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Header, Input, Static
 
 from trtdx.errors import TrtdxError
-from trtdx.pictures import HeatMap
+from trtdx.pictures import HeatMap, list_maps
 from trtdx.render.text import printable_text, render_text
 from trtdx.ui.log_text import LINE_REMARKS, PAGE_LINES, window_lines
+from trtdx.ui.shelves import MOST_CASES
 
 if TYPE_CHECKING:
     from textual.binding import BindingType
@@ -54,10 +55,10 @@ class CaseTerminal(App[None]):
     def _list_cases(self, words: str) -> None:
         table = self.query_one(DataTable)
         table.clear()
-        rows = self._shelf.list_rows(words)
-        for row in rows:
+        listed = self._shelf.list_cases(words, most=MOST_CASES)
+        for row in listed.rows:
             table.add_row(*(Text(cell) for cell in (row.when, row.severity, row.text, row.name)), key=row.key)
-        self.sub_title = f"{len(rows)} cases" if len(rows) != 1 else "1 case"
+        self.sub_title = f"{listed.total} cases" if listed.total != 1 else "1 case"
 
     def action_search(self) -> None:
         self.query_one(Input).focus()
@@ -87,7 +88,7 @@ class CaseScreen(Screen[None]):
         super().__init__()
         self._read = read
         self._has_details = False
-        self._maps = [picture for picture in read.view.report.pictures() if isinstance(picture, HeatMap)]
+        self._maps = list_maps(read.view.report.pictures())
 
     def compose(self) -> ComposeResult:
         yield Header()

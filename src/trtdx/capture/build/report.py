@@ -8,16 +8,47 @@ from trtdx.capture.build.findings import findings_from_build
 from trtdx.engines.tensorrt.build.errors import BuildError
 from trtdx.engines.tensorrt.build.observer_effect import compare_builds
 from trtdx.model import Report, Section, Summary
+from trtdx.pictures import BarPart, StackedBar, StackedBars
 from trtdx.words import abbreviate_list, format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from trtdx.engines.tensorrt.build.nouns import Binding, BuiltPlan
     from trtdx.model import Cell
+    from trtdx.pictures import Picture
     from trtdx.rule import RuleBook
 
 MAX_ROWS = 200
+MIB = 1 << 20
+MEMORY_ROWS = ("weights bytes", "activation bytes, profile 0", "bytes of output bindings at the largest shapes")
+
+
+class BuildReport(Report, frozen=True):
+    """What `trtdx capture build` answers; a debug variant is drawn beside the production one."""
+
+    def pictures(self) -> tuple[Picture, ...]:
+        """Return kernels by type and memory of both variants; nothing where only one was built."""
+        tables = {section.key: section for section in self.sections}
+        if not {"observer", "observer-kernels"} <= tables.keys():
+            return ()
+        memory = [row for row in tables["observer"].rows if str(row[0]).startswith(MEMORY_ROWS)]
+        return (
+            _draw_variants(
+                "kernels by type", "kernels", tables["observer-kernels"], tables["observer-kernels"].rows, 1
+            ),
+            _draw_variants("memory of both variants", "MiB", tables["observer"], memory, MIB),
+        )
+
+
+def _draw_variants(title: str, unit: str, table: Section, rows: Sequence[tuple[Cell, ...]], scale: int) -> StackedBars:
+    """Return one bar for production and one for the debug variant, from the columns of a table."""
+    bars = []
+    for column in (1, 2):
+        values = [(str(row[0]).removeprefix("bytes of ").replace(" bytes", ""), row[column]) for row in rows]
+        parts = tuple(BarPart(name, value / scale) for name, value in values if isinstance(value, int | float))
+        bars.append(StackedBar("production" if column == 1 else table.columns[column], parts))
+    return StackedBars(title=title, unit=unit, bars=tuple(bars))
 
 
 def render_build_report(
@@ -34,7 +65,7 @@ def render_build_report(
         effect = compare_builds(production, build)
         sections = [*(section for section in effect.sections() if section.key != "left-out"), *sections]
         text = f"{text}; {effect.summary}"
-    return Report(Summary(text), findings, tuple(sections))
+    return BuildReport(Summary(text), findings, tuple(sections))
 
 
 def sections_from_build(built: BuiltPlan) -> Iterator[Section]:

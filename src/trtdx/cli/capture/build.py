@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtdx.cli.groups import OptionGroup
-from trtdx.cli.options import FindingOptions, OutputOptions, emit_report
+from trtdx.cli.options import FindingOptions, ReportOptions, emit_report
 from trtdx.host import RealHost
 from trtdx.optional import require_packages
 
@@ -68,7 +68,7 @@ def build_engine(
     ],
     marks: NetworkOptions,
     findings: FindingOptions,
-    output: OutputOptions,
+    output: ReportOptions,
     out: Annotated[str, typer.Option("--out", metavar="FILE", help="Write the plan here.", show_default=False)] = "",
 ) -> None:
     """Compile with TensorRT's builder, no GPU needed, and say what marking tensors for debugging changes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import msgspec
 import typer
 
 from trtdx.cli.compare.options import (
@@ -104,6 +105,7 @@ def _compare_sides(
     limits = tolerance.build_tolerances()
     book = findings.load_rules(host)
     plan = comparison.build_plan(reference, candidate, save_mapping)
+    plan = msgspec.structs.replace(plan, portraits=bool(save or output.html or plot.endswith(".html")))
     report = compare(host, plan, book, tolerance=limits, progress=_show_progress)
     failed = None
     if reduce_to and report.findings:

@@ -11,6 +11,7 @@ import msgspec
 
 from trtdx.compare.align.name_meanings import tensor_in_words
 from trtdx.compare.nouns import PairVerdict
+from trtdx.compare.report.portrait_nouns import TensorPortrait
 from trtdx.model import Report, Section, Where
 from trtdx.words import format_count
 
@@ -94,13 +95,20 @@ class ComparisonReport(Report, frozen=True, kw_only=True):
     unmatched: tuple[UnmatchedRow, ...] = ()
     segment_runs: int = 0
     coverage: Coverage = Coverage()
+    portraits: tuple[TensorPortrait, ...] = ()  # of the worst tensors, where a page is to be made
 
     def pictures(self) -> tuple[Picture, ...]:
-        """Return the drift over depth, and over depth and steps where there are several of both."""
+        """Return the drift over depth, and over depth and steps where there are several of both; then the worst tensors, folded."""
         from trtdx.compare.report.drift_chart import drift_chart, drift_map
+        from trtdx.compare.report.portrait_pictures import draw_portrait_fold, portrait_anchors
 
-        chart, heat_map = drift_chart(self), drift_map(self.tensors)
-        return (*((chart,) if chart.curves else ()), *((heat_map,) if heat_map else ()))
+        chart, heat_map = drift_chart(self), drift_map(self.tensors, portrait_anchors(self.portraits))
+        rows = {(row.tensor, row.step): row for row in self.tensors}
+        folds = (
+            draw_portrait_fold(portrait, rows.get((portrait.tensor, portrait.step)), number)
+            for number, portrait in enumerate(self.portraits)
+        )
+        return (*((chart,) if chart.curves else ()), *((heat_map,) if heat_map else ()), *folds)
 
     @property
     def compared(self) -> int:

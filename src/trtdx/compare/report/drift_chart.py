@@ -15,7 +15,7 @@ from trtdx.render.charts import check_drawing, inline_svg, write_chart
 from trtdx.render.table import cell_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trtdx.compare.report.comparison_report import ComparisonReport, TensorRow
     from trtdx.model import Finding, Section
@@ -65,8 +65,13 @@ def drift_chart(report: ComparisonReport) -> Chart:
     )
 
 
-def drift_map(tensors: Sequence[TensorRow]) -> HeatMap | None:
-    """Return observed over allowed error by layer and step; None where there is one layer or one step only."""
+def drift_map(tensors: Sequence[TensorRow], anchors: Mapping[tuple[str, int], str]) -> HeatMap | None:
+    """Return observed over allowed error by layer and step; None where there is one layer or one step only.
+
+    Args:
+        tensors: what was compared.
+        anchors: where a page shows more of a tensor at a step.
+    """
     by_place: dict[tuple[int, int], TensorRow] = {}
     for row in tensors:
         layer = output_layer(row.tensor)
@@ -84,22 +89,24 @@ def drift_map(tensors: Sequence[TensorRow]) -> HeatMap | None:
         down="layer",
         columns=tuple(f"{step}" for step in shown_steps),
         rows=tuple(
-            (f"{layer}", tuple(_drift_cell(by_place.get((layer, step))) for step in shown_steps))
+            (f"{layer}", tuple(_drift_cell(by_place.get((layer, step)), anchors) for step in shown_steps))
             for layer in shown_layers
         ),
         note="The framed cells are wrong; more than 1 is more than the precision explains."
+        + (" A cell that is a link leads to the tensor itself." if anchors else "")
         + (f" Only the first {MOST_LAYERS} layers and {MOST_STEPS} steps are shown." if cut else ""),
     )
 
 
-def _drift_cell(row: TensorRow | None) -> HeatCell:
+def _drift_cell(row: TensorRow | None, anchors: Mapping[tuple[str, int], str]) -> HeatCell:
     if row is None:
         return HeatCell("", 0.0, "not compared")
     allowed = row.expected * row.limit
     ratio = row.observed / allowed if allowed else (math.inf if row.observed else 0.0)
     text = "same" if row.verdict == "same" else f"{ratio:.2g}"
     detail = f"{row.tensor}: observed {row.observed:.3g}, allowed {allowed:.3g}, {row.verdict}"
-    return HeatCell(text, min(1.0, ratio / 2), detail, row.verdict in _BAD)
+    link = anchors.get((row.tensor, row.step), "")
+    return HeatCell(text, min(1.0, ratio / 2), detail, row.verdict in _BAD, link)
 
 
 def _drift_curves(rows: Sequence[tuple[int, TensorRow]], floor: float) -> Iterator[Curve]:

@@ -8,6 +8,11 @@ document.addEventListener("click", async ({ target: button }) => {
   catch { getSelection().selectAllChildren(document.getElementById(button.dataset.copy)); button.textContent = "press Ctrl-C"; }
   setTimeout(() => { button.textContent = "copy"; }, 2000);
 });
+// What an address points at is unfolded, also when the address was there before.
+const unfold = () => { const target = document.getElementById(location.hash.slice(1)); if (target && target.tagName === "DETAILS") { target.open = true; target.scrollIntoView(); } };
+addEventListener("hashchange", unfold);
+document.addEventListener("click", ({ target }) => { if (target.closest && target.closest("a[href^='#']")) setTimeout(unfold); });
+unfold();
 const findings = [...document.querySelectorAll("article")];
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
